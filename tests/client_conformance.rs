@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_WITH_FAULTS: Duration = Duration::from_secs(20);
 
 /// The faults of `examples/harness`, and the cases that must detect them.
-const FAULTS: [(&str, &[&str]); 34] = [
+const FAULTS: [(&str, &[&str]); 35] = [
     (
         "naive",
         &[
@@ -93,6 +93,7 @@ const FAULTS: [(&str, &[&str]); 34] = [
             "client.result-of-another-process-is-found",
         ],
     ),
+    ("leaves-handoffs", &["client.handoff-is-cancelled-at-its-limit"]),
     ("keeps-recalled-tasks", &["client.recalled-task-is-dropped"]),
     ("sends-too-large", &["client.too-large-is-refused-locally"]),
     ("misses-offers", &["client.offer-is-awarded", "client.offer-is-countered"]),

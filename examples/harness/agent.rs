@@ -352,7 +352,23 @@ impl Agent {
                 }
                 return;
             }
-            match link.hand_over(&to, &about, &request, sections(&command["context"])).await {
+            let sections = sections(&command["context"]);
+            let handed = match milliseconds(&command, "timeout_ms") {
+                Some(limit) if wrong == Some(Wrong::LeavesHandoffs) => {
+                    let handing = link.hand_over(&to, &about, &request, sections);
+                    tokio::time::timeout(limit, handing).await.unwrap_or_else(|_| {
+                        Err(HandOverError::Failed {
+                            handoff_id: String::new(),
+                            reason: "HANDOFF_CANCELLED".to_owned(),
+                            message: "it takes too long".to_owned(),
+                            rejections: Vec::new(),
+                        })
+                    })
+                }
+                Some(limit) => link.hand_over_within(limit, &to, &about, &request, sections).await,
+                None => link.hand_over(&to, &about, &request, sections).await,
+            };
+            match handed {
                 Ok(handed) => done(&command, json!({"owner_id": handed.owner_id, "epoch": handed.epoch})),
                 Err(error) => not_handed_over(&command, &error, wrong),
             }

@@ -65,6 +65,8 @@ pub(super) enum Wrong {
     ListsOnePage,
     /// A delegation counts as ended once the task has been handed over.
     EndsLoansEarly,
+    /// A call that reaches its time limit leaves its handoff open.
+    LeavesHandoffs,
     /// A recall is not reported.
     KeepsRecalledTasks,
     /// A message over the limits is sent, and counts as sent.

@@ -217,7 +217,12 @@ class Harness:
         request = v1.HandoffRequest(task_type=command["task_type"])
         context = sections_of(command["context"])
         handed = await self.connected.hand_over(
-            command["to"], command["task_id"], request, context, epoch=command["epoch"]
+            command["to"],
+            command["task_id"],
+            request,
+            context,
+            epoch=command["epoch"],
+            timeout=milliseconds(command.get("timeout_ms")),
         )
         return {"owner_id": handed.owner_id, "epoch": handed.epoch}
 

@@ -236,8 +236,8 @@ async function obey(command: Command): Promise<Facts> {
       return { message_id: (await connected().send(to, {}, info)).messageId };
     }
     case "hand_over": {
-      const { to, task_id, task_type } = command;
-      const options = { epoch: BigInt(command.epoch) };
+      const { to, task_id, task_type, timeout_ms: timeoutMs } = command;
+      const options = { epoch: BigInt(command.epoch), ...(timeoutMs === undefined ? {} : { timeoutMs }) };
       return handedOver(await connected().handOver(to, task_id, { taskType: task_type }, sectionsOf(command), options));
     }
     case "resume":

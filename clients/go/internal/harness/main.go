@@ -315,6 +315,9 @@ func (h *harness) call(ctx context.Context, c command) (event, error) {
 	request := &v1.HandoffRequest{TaskType: c.TaskType}
 	switch c.Command {
 	case "hand_over":
+		if c.TimeoutMS > 0 {
+			ctx = baton.WithHandOverLimit(ctx, time.Duration(c.TimeoutMS)*time.Millisecond)
+		}
 		return handedOver(h.agent.HandOver(ctx, c.To, c.TaskID, c.Epoch, request, sections...))
 	case "resume":
 		return handedOver(h.agent.ResumeHandOver(ctx, c.HandoffID, sections...))

@@ -48,7 +48,13 @@ cases! {
     "client.failed-handoff-is-a-typed-error", "3 11",
     "A handoff that fails is an error with the stable reason that the broker's ErrorNotification names.",
     failed_handoff;
+    "client.handoff-is-cancelled-at-its-limit", "3",
+    "A call that hands a task over and reaches its time limit cancels the open handoff, and is an error with HANDOFF_CANCELLED.",
+    handoff_at_its_limit;
 }
+
+/// The time limit that the case gives to its call.
+const LIMIT_MS: u64 = 2_000;
 
 /// A request from alice about a new task.
 fn offer(fixture: &Fixture) -> v1::Envelope {
@@ -296,6 +302,30 @@ async fn task_is_handed_over(fixture: &mut Fixture) -> Verdict {
     expect(step, "done.owner_id", &json!("alice"), &done["owner_id"])?;
     expect(step, "done.epoch", &json!(2), &done["epoch"])?;
     fixture.acked(step, &mut session, &delivery_id).await
+}
+
+async fn handoff_at_its_limit(fixture: &mut Fixture) -> Verdict {
+    let mut session = fixture.connected().await?;
+    let (id, about, _) = hand_over_by(fixture, &mut session, "hand_over", json!({"timeout_ms": LIMIT_MS})).await?;
+    let handoff = |state: v1::HandoffState, error_code: v1::ErrorCode| v1::Handoff {
+        handoff_id: about.correlation_id.clone(),
+        task_id: about.task_id.clone(),
+        sender_id: AGENT.to_owned(),
+        candidate_id: "alice".to_owned(),
+        epoch: about.epoch,
+        state: state.into(),
+        error_code: error_code.into(),
+        ..Default::default()
+    };
+    let open = handoff(v1::HandoffState::Deciding, v1::ErrorCode::Unspecified);
+    fixture.broker.state().handoffs.insert(about.correlation_id.clone(), open);
+    let step = "the time limit of the call passes";
+    let kind = MessageType::HandoffCancel;
+    let sent = answered::<v1::HandoffCancel>(fixture, step, &mut session, kind, &about).await?;
+    let over = handoff(v1::HandoffState::Cancelled, v1::ErrorCode::HandoffCancelled);
+    fixture.broker.state().handoffs.insert(about.correlation_id.clone(), over);
+    fixture.receipt(&session, &sent);
+    fixture.refused(step, id, json!({"kind": "handoff_failed", "reason": "HANDOFF_CANCELLED"})).await
 }
 
 async fn failed_handoff(fixture: &mut Fixture) -> Verdict {

@@ -428,6 +428,7 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::BlobHolderClosed { .. } => BrokerError::BlobHolderClosed { workspace: "task:crash-7".into() };
         BrokerError::SchemaUnknown { .. } => BrokerError::SchemaUnknown {
             schema: "log".into(), version: "1".into(), violations: Vec::new() };
+        BrokerError::SchemaNameUnknown { .. } => BrokerError::SchemaNameUnknown { schema: "log".into() };
         BrokerError::SchemaExists { .. } => BrokerError::SchemaExists { schema: "log".into(), version: "1".into() };
         BrokerError::SchemaRejected { .. } => BrokerError::SchemaRejected {
             problem: "has a $ref to \"https://example.com/log\", which is no part of it".into() };
@@ -488,6 +489,7 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::AgentsOnly { .. } => BrokerError::AgentsOnly { caller: "operator ops".into() };
         BrokerError::PageTokenInvalid => BrokerError::PageTokenInvalid;
         BrokerError::Conflict => BrokerError::Conflict;
+        BrokerError::EtagChanged => BrokerError::EtagChanged;
         BrokerError::TlsRequired => BrokerError::TlsRequired;
         BrokerError::LimitExceeded { .. } => BrokerError::LimitExceeded {
             what: "the receiver's mailbox is full", retry_after: Duration::from_secs(1) };

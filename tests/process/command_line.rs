@@ -441,3 +441,27 @@ async fn a_task_is_created_and_listed_by_its_conversation() {
     run("alice", &["handoff", "request", "--to", "bob", "--task", "t1"]);
     run("alice", &["task", "audit", "t1"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_says_what_helps() {
+    let broker = world().await;
+    let schema = file(&broker, "log.schema.json", &json!({}));
+    for arguments in [&["schema", "register", "log", "1", &schema][..], &["schema", "remove", "log", "1"]] {
+        assert_eq!(exit_of(&mut broker.command(arguments)).0, Some(0));
+    }
+    let retired = exit_of(&mut broker.command(&["schema", "retire", "log"]));
+    check(retired.clone(), 8, "SCHEMA_UNKNOWN");
+    assert!(
+        retired.1.contains("schema \"log\" has no registered version") && !retired.1.contains("\"\""),
+        "{retired:?}"
+    );
+
+    let again = ["agent", "register", "--id", "alice", "--public-key"];
+    let other = hex::encode(identity("carol").key.public().as_bytes());
+    let known = exit_of(&mut broker.command(&[&again[..], &[&other, "--key-id", "k2"]].concat()));
+    check(known, 8, "`baton agent key add`");
+
+    let old = exit_of(&mut broker.command(&["agent", "update", "bob", "--capacity", "8", "--etag", "0"]));
+    check(old.clone(), 8, "CONFLICT");
+    assert!(old.1.contains("Read it") && !old.1.contains("try again in"), "{old:?}");
+}

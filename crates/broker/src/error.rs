@@ -239,6 +239,12 @@ pub enum BrokerError {
         /// The field of a context that names the schema; empty for a call about the schema.
         violations: Vec<FieldViolation>,
     },
+    /// No version of a schema is registered under this id.
+    #[error("schema {schema:?} has no registered version")]
+    SchemaNameUnknown {
+        /// The id of the schema.
+        schema: String,
+    },
     /// The id and version belong to another schema.
     #[error("version {version:?} of schema {schema:?} is registered with another text, and never changes")]
     SchemaExists {
@@ -363,6 +369,9 @@ pub enum BrokerError {
     /// Another change came first.
     #[error("another request changed the same object first; try again")]
     Conflict,
+    /// The request names an etag that the object does not have.
+    #[error("the object has another etag: it was changed or removed meanwhile. Read it, and change what is there now")]
+    EtagChanged,
     /// The connection is not encrypted.
     #[error("this port accepts only TLS connections")]
     TlsRequired,
@@ -427,7 +436,7 @@ impl BrokerError {
         let id = name.name.clone();
         match name.registry {
             Registry::Graphs => Self::GraphUnknown { graph: id },
-            Registry::Schemas => Self::SchemaUnknown { schema: id, version: String::new(), violations: Vec::new() },
+            Registry::Schemas => Self::SchemaNameUnknown { schema: id },
             Registry::AgentSpecs => Self::SpecUnknown { kind: SpecKind::Agent.name(), spec: id, revision: 0 },
             Registry::ModelSpecs => Self::SpecUnknown { kind: SpecKind::Model.name(), spec: id, revision: 0 },
         }
@@ -468,7 +477,7 @@ impl Refusal for BrokerError {
             Self::BlobOutOfRange { .. } => ErrorCode::BlobOutOfRange,
             Self::BlobQuota { .. } => ErrorCode::QuotaExceeded,
             Self::BlobHolderClosed { .. } => ErrorCode::WorkspaceClosed,
-            Self::SchemaUnknown { .. } => ErrorCode::SchemaUnknown,
+            Self::SchemaUnknown { .. } | Self::SchemaNameUnknown { .. } => ErrorCode::SchemaUnknown,
             Self::SchemaExists { .. } => ErrorCode::SchemaExists,
             Self::FilterNotApplicable { .. } => ErrorCode::FilterNotApplicable,
             Self::SchemaRejected { .. } => ErrorCode::SchemaRejected,
@@ -491,7 +500,7 @@ impl Refusal for BrokerError {
                 ErrorCode::PermissionDenied
             }
             Self::PageTokenInvalid => ErrorCode::PageTokenInvalid,
-            Self::Conflict => ErrorCode::Conflict,
+            Self::Conflict | Self::EtagChanged => ErrorCode::Conflict,
             Self::TlsRequired => ErrorCode::TlsRequired,
             Self::LimitExceeded { .. } => ErrorCode::LimitExceeded,
             Self::ShuttingDown => ErrorCode::ShuttingDown,

@@ -217,7 +217,7 @@ impl Engine {
         }
         // Before the values are compared: an update of an old version is a conflict even if it would change nothing.
         if !update.etag.is_empty() && update.etag != before.etag() {
-            return Err(BrokerError::Conflict);
+            return Err(BrokerError::EtagChanged);
         }
         let mut record = before.record.clone();
         update.fields.iter().for_each(|field| field.copy(&update.card, &mut record.card));
@@ -365,7 +365,9 @@ fn keep_keys(entry: &mut Entry, known: &AgentRecord, may_change: bool) -> Result
         if !may_change {
             return Err(BrokerError::AgentExists { agent: entry.id() });
         }
-        let problem = "is new: keys of a registered agent are added with AddAgentKey".to_owned();
+        let problem =
+            "is new: the keys of a registered agent are added by `baton agent key add`, or by the call AddAgentKey"
+                .to_owned();
         let violations = vec![FieldViolation { path: format!("card.keys[{place}]"), problem }];
         return Err(BrokerError::Fields { violations });
     }

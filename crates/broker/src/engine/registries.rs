@@ -154,7 +154,7 @@ impl Engine {
             (None, _) => {
                 self.access().may_register(caller, &name)?;
                 if !etag.is_empty() {
-                    return Err(BrokerError::Conflict);
+                    return Err(BrokerError::EtagChanged);
                 }
                 let sequence = self.new_sequence(transaction);
                 let new = RegistrationRecord::new(name, caller.as_submitter(), sequence, now);
@@ -487,7 +487,7 @@ fn revision_of(entity: &Entity) -> Option<u64> {
 fn check_etag(known: &RegistrationRecord, etag: &str) -> Result<(), BrokerError> {
     match etag.is_empty() || etag == known.etag() {
         true => Ok(()),
-        false => Err(BrokerError::Conflict),
+        false => Err(BrokerError::EtagChanged),
     }
 }
 

@@ -81,7 +81,7 @@ fn make_certificate(data: &Path, names: &[String]) -> Result<(), Failure> {
         (made.ca_certificate.display(), made.server.certificate.display(), made.server.key.display());
     let ca_key = made.ca_certificate.with_extension("key");
     say_lines!(
-        "Made a certificate for {names} and localhost, valid for 397 days.
+        "Made a certificate for {names}, valid for 397 days.
 
 For clients, as --ca, BATON_CA, or the CA of the client library. It is no secret:
   {ca}
@@ -91,12 +91,22 @@ For the configuration of the broker:
   key = {key:?}
 Signs the next certificate. A person who has it can pose as the broker; keep it away from the broker's machine:
   {ca_key}",
-        names = names.join(", "),
+        names = listed(names),
         certificate = certificate.to_string(),
         key = key.to_string(),
         ca_key = ca_key.display(),
     );
     Ok(())
+}
+
+/// The names of a certificate, as words. localhost is always one of them.
+fn listed(names: &[String]) -> String {
+    let mut others: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != "localhost").collect();
+    others.dedup();
+    match others.is_empty() {
+        true => "localhost".to_owned(),
+        false => format!("{} and localhost", others.join(", ")),
+    }
 }
 
 /// Runs a broker until SIGINT or SIGTERM. SIGHUP reloads its certificates. A second signal ends the process at once,

@@ -22,6 +22,7 @@ fn a_broker_serves_with_the_certificate_that_serve_has_made() {
 
     let (code, said, stderr) = asked(&mut make("broker.test,10.1.2.3"));
     assert_eq!(code, Some(0), "{stderr}");
+    assert!(said.starts_with("Made a certificate for broker.test, 10.1.2.3 and localhost, valid"), "{said}");
     let file = |name: &str| data.join("tls").join(name);
     for name in ["ca.pem", "ca.key", "server.pem", "server.key"] {
         assert!(said.contains(file(name).to_str().unwrap()), "{said}");
@@ -50,6 +51,16 @@ fn a_broker_serves_with_the_certificate_that_serve_has_made() {
         exit_of(baton().args(["serve", "--make-certificate", "a", "--config"]).arg(folder.path().join("baton.toml")));
     assert_eq!(code, Some(3), "{stderr}");
     assert!(stderr.contains("never replaced"), "{stderr}");
+}
+
+#[test]
+fn a_certificate_for_this_machine_names_it_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut make = baton();
+    make.args(["serve", "--make-certificate", "localhost", "--data"]).arg(folder.path());
+    let (code, said, stderr) = asked(&mut make);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(said.starts_with("Made a certificate for localhost, valid"), "{said}");
 }
 
 #[test]

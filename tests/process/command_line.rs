@@ -443,6 +443,24 @@ async fn a_task_is_created_and_listed_by_its_conversation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reject_suggests_an_agent_or_a_type() {
+    let broker = world().await;
+    let request = ["handoff", "request", "--to", "bob", "--task", "t1"];
+    assert_eq!(exit_of(&mut acting(&broker, "alice", &request)).0, Some(0));
+    let public = hex::encode(identity("carol").key.public().as_bytes());
+    broker.lines(&["agent", "register", "--id", "carol", "--public-key", &public, "--type", "support"]);
+    let reject = ["handoff", "reject", "t1", "--reason", "no-skill", "--suggest"];
+    for wrong in ["type:", "all:support", "type:a b"] {
+        check(exit_of(&mut acting(&broker, "bob", &[&reject[..], &[wrong]].concat())), 2, "--suggest");
+    }
+    let suggested = [&reject[..], &["type:support"]].concat();
+    let (code, stderr) = exit_of(&mut acting(&broker, "bob", &suggested));
+    assert_eq!(code, Some(0), "{stderr}");
+    let shown = broker.lines(&["handoff", "show", "t1"]);
+    assert_eq!(shown[0]["candidateId"], "carol", "the agent of the suggested type is asked: {shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_says_what_helps() {
     let broker = world().await;
     let schema = file(&broker, "log.schema.json", &json!({}));

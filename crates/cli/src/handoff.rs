@@ -17,7 +17,7 @@ use super::{
     resolve::Prefix,
 };
 use baton_client::{
-    ids::{AgentId, MessageId, SystemIds},
+    ids::{AgentId, AgentType, MessageId, SystemIds},
     proto::v1::{self, MessageType, context_section::Content},
     time::{Clock as _, SystemClock},
     {About, Client, Composer, Trust, completion_of},
@@ -49,7 +49,8 @@ pub(super) enum HandoffCommand {
     },
     /// Reject a handoff that is offered to this agent. The broker then asks the next candidate.
     #[command(after_help = "Examples:
-  baton handoff reject crash-7 --id bob --key bob.pem --reason overloaded --suggest carol")]
+  baton handoff reject crash-7 --id bob --key bob.pem --reason overloaded --suggest carol
+  baton handoff reject crash-7 --id bob --key bob.pem --reason no-skill --suggest type:rust")]
     Reject {
         #[command(flatten)]
         answer: AnswerArgs,
@@ -59,9 +60,9 @@ pub(super) enum HandoffCommand {
         /// An explanation for people.
         #[arg(long, default_value = "", hide_default_value = true)]
         text: String,
-        /// An agent that may be better suited. May be repeated.
-        #[arg(long = "suggest", value_name = "AGENT")]
-        suggestions: Vec<AgentId>,
+        /// An agent that may be better suited, or the agents of a type, as type:NAME. May be repeated.
+        #[arg(long = "suggest", value_name = "RECEIVER", value_parser = suggestion)]
+        suggestions: Vec<String>,
         /// The time after which the broker asks this agent again, if no other candidate takes the task before.
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         retry_after: Option<Duration>,
@@ -135,6 +136,15 @@ pub(super) enum Reason {
     Other,
 }
 
+/// Parses an agent's id, or `type:NAME`.
+fn suggestion(text: &str) -> Result<String, String> {
+    let parsed = match text.strip_prefix("type:") {
+        Some(name) => AgentType::parse(name).map(drop),
+        None => AgentId::parse(text).map(drop),
+    };
+    parsed.map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
 pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         HandoffCommand::Request(args) => handoff_request::run(*args, connection, output).await,
@@ -151,7 +161,7 @@ pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, ou
                 reason: reason.to_proto().into(),
                 reason_text: text,
                 retry_after: span(retry_after)?,
-                alternative_agent_suggestions: suggestions.iter().map(ToString::to_string).collect(),
+                alternative_agent_suggestions: suggestions,
             };
             answer(&args, connection, output, MessageType::HandoffReject, |_| payload).await
         }

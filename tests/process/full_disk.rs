@@ -291,3 +291,25 @@ async fn a_broker_that_finds_its_store_damaged_when_it_opens_it_again_stops_and_
     let stopped = tokio::task::spawn_blocking(move || broker.wait()).await.unwrap();
     assert_eq!(stopped.code(), Some(6));
 }
+
+#[test]
+fn a_backup_to_a_full_disk_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, small) = (folder.path().join("data"), folder.path().join("small"));
+    std::fs::create_dir(&small).unwrap();
+    let broker = Broker::start();
+    let copied = crate::broker::exit_of(baton().args(["backup", "--data"]).arg(broker.data()).arg("--out").arg(&data));
+    assert_eq!(copied.0, Some(0), "{}", copied.1);
+    std::fs::write(data.join("large"), vec![7; 4_000_000]).unwrap();
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"";
+    command.args(["-rm", "sh", "-c", script]).arg(&small).arg(baton().get_program());
+    command.args(["backup", "--data"]).arg(&data).arg("--out").arg(small.join("copy"));
+    let (code, stderr) = crate::broker::exit_of(&mut command);
+    if stderr.contains("unshare") || stderr.contains("mount:") {
+        println!("skipped: this user may not mount a small disk: {stderr}");
+        return;
+    }
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("DISK_FULL") && stderr.contains("make room"), "{stderr}");
+}

@@ -32,7 +32,7 @@ use baton_store::{Backup, Found, OpenError, Table, disk};
 
 Run it on the broker's machine, as the broker's user. It needs no token. Blobs in a bucket are not copied.
 
-Exit code 6 if a record is damaged.")]
+Exit code 6 if a record is damaged, 1 if the disk of DIR is full (DISK_FULL).")]
 pub(super) struct BackupArgs {
     /// The broker's data folder. The broker may run.
     #[arg(long, env = "BATON_DATA", default_value = DEFAULT_DATA, value_name = "FOLDER")]
@@ -90,7 +90,7 @@ pub(super) fn run(args: &BackupArgs, output: &Output) -> Result<(), Failure> {
     backup.finish()?;
     // An empty folder of this name gives way.
     let named = remove_folder_if_there(out).and_then(|()| disk::rename(&partial, out));
-    named.map_err(|error| Failure::file(out, error))?;
+    named.map_err(|error| Failure::writing(out, &error))?;
     if output.is_table() {
         say!("copied {} to {}: {records} records after {groups} commits", data.display(), out.display());
         return Ok(());
@@ -129,7 +129,7 @@ fn fill(data: &Path, partial: &Path, backup: &Backup) -> Result<(u64, u64), Fail
             copy_tree(&path, &partial.join(name), &bar)?;
         }
     }
-    disk::sync_folder(partial).map_err(failed)?;
+    disk::sync_folder(partial).map_err(|error| Failure::writing(partial, &error))?;
     bar.finish_and_clear();
     Ok(copied)
 }
@@ -174,7 +174,7 @@ fn check(partial: &Path, backup: &Backup) -> Result<(u64, Vec<String>), Failure>
 /// Copies a file, or a folder with all that is in it. Skips files that are there with the same length, what is no file,
 /// and what goes away meanwhile.
 fn copy_tree(from: &Path, to: &Path, bar: &ProgressBar) -> Result<(), Failure> {
-    let failed = |path: &Path, error| Failure::file(path, error);
+    let failed = |path: &Path, error: io::Error| Failure::writing(path, &error);
     let found = match fs::metadata(from) {
         Err(gone) if gone.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.map_err(|error| failed(from, error))?,

@@ -42,6 +42,7 @@ pub const CODES: [(u8, &[&str]); 9] = [
             "ANSWER_INVALID",
             "SESSION_ENDED",
             "NOT_READY",
+            "DISK_FULL",
         ],
     ),
     (USAGE, &["USAGE_INVALID", "ID_AMBIGUOUS"]),
@@ -118,6 +119,18 @@ impl Failure {
 
     pub(super) fn file(path: &Path, problem: impl fmt::Display) -> Self {
         Self::new(CONFIGURATION, format!("failed to use {}: {problem}", path.display())).named("FILE_UNUSABLE")
+    }
+
+    /// A failure to write. A full disk is no fault of the path that was named.
+    pub(super) fn writing(path: &Path, problem: &io::Error) -> Self {
+        match problem.kind() {
+            io::ErrorKind::StorageFull => Self::disk_full(format!("failed to write {}: {problem}", path.display())),
+            _ => Self::file(path, problem),
+        }
+    }
+
+    fn disk_full(message: String) -> Self {
+        Self::failed(message).named("DISK_FULL").with_advice("make room on that disk, and run the command again")
     }
 }
 
@@ -222,13 +235,17 @@ fn advice(code: &str) -> Option<&'static str> {
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        Self::new(of_store(&error), error.to_string())
+        match is_full(&error) {
+            true => Self::disk_full(error.to_string()),
+            false => Self::new(of_store(&error), error.to_string()),
+        }
     }
 }
 
 /// The exit code of a store that cannot be opened.
 pub fn of_store(error: &OpenError) -> u8 {
     match error {
+        error if is_full(error) => FAILED,
         OpenError::InUse { .. } => DATA_IN_USE,
         OpenError::Format { .. } => DATA_VERSION,
         OpenError::LostWrites { .. }
@@ -245,9 +262,28 @@ pub fn of_store(error: &OpenError) -> u8 {
     }
 }
 
+/// Whether a file of the store could not be written because the disk is full.
+fn is_full(error: &OpenError) -> bool {
+    matches!(error, OpenError::File { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_wrong_path() {
+        for (kind, code, name) in [
+            (io::ErrorKind::StorageFull, FAILED, "failed: DISK_FULL: "),
+            (io::ErrorKind::PermissionDenied, CONFIGURATION, "failed: "),
+        ] {
+            let of_store = OpenError::File { path: "store".into(), source: kind.into() };
+            for failure in [Failure::from(of_store), Failure::writing(Path::new("copy"), &kind.into())] {
+                assert_eq!(failure.code, code, "{failure}");
+                assert!(failure.to_string().starts_with(name), "{failure}");
+            }
+        }
+    }
 
     #[test]
     fn a_failure_begins_with_its_kind_and_its_code() {

@@ -483,3 +483,22 @@ async fn a_refusal_says_what_helps() {
     check(old.clone(), 8, "CONFLICT");
     assert!(old.1.contains("Read it") && !old.1.contains("try again in"), "{old:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_changes_its_keys_and_leaves_by_its_own_key() {
+    let broker = world().await;
+    let second = hex::encode(identity("carol").key.public().as_bytes());
+    for arguments in [
+        &["agent", "key", "list", "bob"][..],
+        &["agent", "key", "add", "bob", "k2", "--public-key", &second],
+        &["agent", "key", "revoke", "bob", "k2"],
+        &["agent", "deregister", "bob"],
+    ] {
+        check(exit_of(&mut acting(&broker, "alice", arguments)), if arguments[2] == "list" { 0 } else { 8 }, "");
+        check(exit_of(&mut acting(&broker, "bob", arguments)), 0, "");
+    }
+    // An agent gets no invitations, and an operator makes them for an agent that is to come.
+    let invite = ["agent", "invite", "--for", "carol"];
+    check(exit_of(&mut acting(&broker, "alice", &invite)), 8, "PERMISSION_DENIED");
+    check(exit_of(&mut broker.command(&invite)), 0, "");
+}

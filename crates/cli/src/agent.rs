@@ -30,6 +30,7 @@ pub(super) enum AgentCommand {
     /// Deregister an agent for good: its keys are revoked, and its id is never used again. The card stays readable.
     #[command(after_help = "Examples:
   baton agent deregister bob
+  baton agent deregister bob --id bob --key bob.pem
   baton agent deregister bob --force --reason \"the host is gone\"")]
     Deregister {
         /// The agent's id.
@@ -40,6 +41,8 @@ pub(super) enum AgentCommand {
         /// The reason, for the audit log.
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     List(find::ListArgs),
     Find(find::FindArgs),
@@ -65,19 +68,21 @@ pub(super) enum AgentCommand {
 /// Create an invitation, a secret with which one new agent can register once. Needs an operator's token.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  baton agent invite --id carol --type billing
+  baton agent invite --for carol --type billing
   baton agent invite --hours 2
   baton agent register --id carol --key carol.pem --invitation invitation-5f3a…")]
 pub(super) struct InviteArgs {
     /// The id of the agent that may use the invitation. Default: any new agent.
-    #[arg(long, value_name = "AGENT")]
-    id: Option<AgentId>,
+    #[arg(long = "for", value_name = "AGENT")]
+    invited: Option<AgentId>,
     /// A type that the new agent may register under. May be repeated.
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<AgentType>,
     /// Lifetime of the invitation in hours, at most 720.
     #[arg(long, default_value_t = 24, value_name = "HOURS")]
     hours: u32,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 /// Change fields of an agent's card. Flags that are left out keep their fields.
@@ -155,8 +160,8 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
     match command {
         AgentCommand::Register(args) => register(args, connection, output).await,
         AgentCommand::Update(args) => update(args, connection, output).await,
-        AgentCommand::Deregister { id, force, reason } => {
-            let client = connection.client().await?;
+        AgentCommand::Deregister { id, force, reason, identity } => {
+            let client = identity.client(connection).await?;
             let request = v1::DeregisterAgentRequest { agent_id: id.to_string(), force, reason_text: reason };
             let done = client.answer(client.agents().deregister_agent(request).await)?;
             show(&done.agent.unwrap_or_default(), output)
@@ -171,9 +176,9 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
             show(&found.agent.unwrap_or_default(), output)
         }
         AgentCommand::Invite(args) => {
-            let client = connection.client().await?;
+            let client = args.identity.client(connection).await?;
             let lifetime = Some(prost_types::Duration { seconds: i64::from(args.hours) * 3600, nanos: 0 });
-            let agent_id = args.id.map(|id| id.to_string()).unwrap_or_default();
+            let agent_id = args.invited.map(|id| id.to_string()).unwrap_or_default();
             let agent_types = args.types.iter().map(ToString::to_string).collect();
             let request = v1::CreateInvitationRequest { agent_id, lifetime, agent_types };
             let made = client.answer(client.agents().create_invitation(request).await)?;

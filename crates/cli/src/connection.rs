@@ -89,7 +89,7 @@ pub(super) struct OptionalIdentityArgs {
     #[arg(id = "identity_key", long = "key", value_name = "FILE", requires = "identity_id")]
     key: Option<PathBuf>,
     /// The key's name among the agent's keys (key_id).
-    #[arg(long, default_value = "k1", value_name = "KEY")]
+    #[arg(id = "identity_key_id", long = "key-id", default_value = "k1", value_name = "KEY")]
     key_id: KeyId,
 }
 

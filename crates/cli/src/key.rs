@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{
     Failure,
-    connection::{ConnectionArgs, read_key},
+    connection::{ConnectionArgs, OptionalIdentityArgs, read_key},
     output::{self, Output},
     resolve::Prefix,
     table::Column,
@@ -33,6 +33,8 @@ pub(super) enum KeyCommand {
     List {
         /// The agent's id, or a unique prefix of it.
         agent: Prefix,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     Add(AddArgs),
     /// Revoke a key permanently.
@@ -49,6 +51,8 @@ pub(super) enum KeyCommand {
         /// The reason, recorded in the audit log.
         #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
     },
     Vouch(VouchArgs),
 }
@@ -58,7 +62,7 @@ pub(super) enum KeyCommand {
 #[command(after_help = "Examples:
   baton keygen --out alice-2.pem
   baton agent key add alice k2 --key-file alice-2.pem --replaces k1 --grace-hours 48
-  baton --token \"$(baton token --id alice --key alice.pem)\" agent key add alice k2 --key-file alice-2.pem")]
+  baton agent key add alice k2 --key-file alice-2.pem --id alice --key alice.pem")]
 pub(super) struct AddArgs {
     /// The agent's id.
     agent: AgentId,
@@ -75,6 +79,8 @@ pub(super) struct AddArgs {
     /// Validity of the new key in days. Default: no limit.
     #[arg(long, value_name = "DAYS")]
     days: Option<u32>,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 /// Sign, as an operator, that a public key belongs to an agent.
@@ -101,6 +107,8 @@ pub(super) struct VouchArgs {
     /// Validity of the voucher in days. Default: no limit.
     #[arg(long, value_name = "DAYS")]
     days: Option<u32>,
+    #[command(flatten)]
+    identity: OptionalIdentityArgs,
 }
 
 #[derive(Debug, Args)]
@@ -130,9 +138,14 @@ pub(super) fn parse_public_key(text: &str) -> Result<PublicKey, Failure> {
 }
 
 pub(super) async fn run(command: KeyCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
+    let identity = match &command {
+        KeyCommand::List { identity, .. } | KeyCommand::Revoke { identity, .. } => identity,
+        KeyCommand::Add(args) => &args.identity,
+        KeyCommand::Vouch(args) => &args.identity,
+    };
+    let client = identity.client(connection).await?;
     let agent = match command {
-        KeyCommand::List { agent } => {
+        KeyCommand::List { agent, .. } => {
             let request = v1::GetAgentRequest { agent_id: agent.agent(&client).await?.to_string() };
             client.answer(client.agents().get_agent(request).await)?.agent
         }
@@ -151,7 +164,7 @@ pub(super) async fn run(command: KeyCommand, connection: &ConnectionArgs, output
             };
             client.answer(client.agents().add_agent_key(request).await)?.agent
         }
-        KeyCommand::Revoke { agent, key_id, reason } => {
+        KeyCommand::Revoke { agent, key_id, reason, .. } => {
             let (agent_id, key_id) = (agent.to_string(), key_id.to_string());
             let request = v1::RevokeAgentKeyRequest { agent_id, key_id, reason_text: reason };
             client.answer(client.agents().revoke_agent_key(request).await)?.agent

@@ -304,7 +304,7 @@ fn invitation(view: View<'_>, form: &InviteForm) -> Result<Act, BrokerError> {
     view.access.may_invite(view.caller)?;
     let hours = if form.hours.is_empty() { HOURS.to_string() } else { form.hours.clone() };
     let types = form.types.split([',', ' ']).filter(|text| !text.is_empty());
-    let mut command = vec![Word::fixed("baton agent invite"), Word::field("agent", " --id ", &form.agent, "")];
+    let mut command = vec![Word::fixed("baton agent invite"), Word::field("agent", " --for ", &form.agent, "")];
     command.extend(types.map(|name| Word::fixed(format!(" --type {}", super::quoted(name)))));
     command.push(Word::field("hours", " --hours ", &hours, ""));
     Ok(Act {

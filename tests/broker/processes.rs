@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use baton_broker_core::{
+    RunningProcess,
     codes::ErrorCode,
     domain::mailbox::PROCESS_GRACE,
     engine::{Command, ConsumerKind, Fate},
@@ -227,4 +228,32 @@ fn a_redriven_answer_still_belongs_to_its_process() {
     world.redrive(number, None).unwrap();
     assert!(p.deliveries().is_empty());
     assert_eq!(world.take_and_ack(&mut q).message_id, accept.message_id);
+}
+
+#[test]
+fn an_agent_has_its_connected_processes_and_what_each_works_on() {
+    let mut world = World::with(&["a", "b"]);
+    let processes = |world: &mut World| {
+        let agent = AgentId::parse("b").unwrap();
+        world.ask(|reply| Command::Processes { agent, reply }).unwrap()
+    };
+    assert_eq!(processes(&mut world), []);
+    let first = world.now;
+    let p = world.connect_process("b", P);
+    world.pass(Duration::from_secs(60));
+    let second = world.now;
+    // A session that has not said who it is, and a call for mail, which is no process.
+    let unnamed = world.connect("b");
+    let _call = world.connect_as("b", ConsumerKind::Receive { deliveries_max: None }, 10);
+    let heartbeat = v1::Heartbeat { working_on: vec!["t2".into(), "t1".into()], ..Default::default() };
+    let (consumer, agent) = (p.consumer, p.agent.clone());
+    world.engine.handle(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, world.now);
+    let tasks = ["t1", "t2"].map(|task| TaskId::parse(task).unwrap()).to_vec();
+    let of_p = RunningProcess { instance: Some(P), since: first, works_on: Some(tasks) };
+    let of_unnamed = RunningProcess { instance: None, since: second, works_on: None };
+    assert_eq!(processes(&mut world), [of_p.clone(), of_unnamed]);
+    world.disconnect(unnamed);
+    assert_eq!(processes(&mut world), [of_p]);
+    world.disconnect(p);
+    assert_eq!(processes(&mut world), []);
 }

@@ -150,6 +150,11 @@ class Scene {
     return this.#run(["agent", "serve", ...agent.identity, ...more], this.#env);
   }
 
+  /** Lets an agent start this command for each task, until the test ends. Returns the process. */
+  executing(agent, ...command) {
+    return this.#run(["agent", "exec", ...agent.identity, "--", ...command], this.#env);
+  }
+
   /** Registers an agent. `more` are flags of `baton agent register`. */
   async agent(id, ...more) {
     const key = join(this.folder, `${id}.pem`);

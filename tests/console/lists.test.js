@@ -1,6 +1,6 @@
 // What the lists and the details say, and that they stay short.
 import assert from "node:assert/strict";
-import { rows, scenario, until } from "./harness.js";
+import { fitsNarrowScreens, isAccessible, rows, scenario, until } from "./harness.js";
 
 const BYTES_MAX = 100_000;
 
@@ -77,4 +77,27 @@ scenario("C6: the owners of a task are those of its custody log", async (scene) 
   const handoffs = await texts("Handoffs", 1, 2, 3);
   const ids = await table("Handoffs").evaluateAll((all) => all.map((row) => row.id));
   assert.deepEqual(handoffs.map((row, index) => [ids[index], ...row]), moved.reverse());
+});
+
+scenario("the page of an agent has its processes, and what each works on", async (scene) => {
+  const [alice, bob] = [await scene.agent("alice"), await scene.agent("bob")];
+  const page = await scene.operator("/agents/bob");
+  const processes = page.getByRole("table", { name: "Processes" }).locator("tbody tr");
+  assert.equal(await processes.count(), 0);
+  const first = scene.executing(bob, "sleep", "600");
+  await processes.getByText("nothing").waitFor();
+  assert.match(await processes.locator("th .id").getAttribute("title"), /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
+  const handoff = await alice.request("bob", "--task", "build-1");
+  await until("bob accepts", async () => (await scene.baton("handoff", "show", handoff)).state === "HANDOFF_STATE_ACCEPTED");
+  await alice.step("context", handoff, "--file", scene.file("context.json", "{}"));
+  await processes.getByRole("link", { name: "build-1" }).waitFor();
+  scene.executing(bob, "sleep", "600");
+  await processes.nth(1).waitFor();
+  assert.equal(await processes.count(), 2);
+  await isAccessible(page, "processes");
+  await fitsNarrowScreens(page, "processes");
+  first.kill("SIGKILL");
+  await until("the process is gone", async () => (await processes.count()) === 1);
+  await processes.getByText("nothing").waitFor();
+  assert.equal(await processes.getByRole("link", { name: "build-1" }).count(), 0);
 });

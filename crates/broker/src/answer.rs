@@ -8,7 +8,14 @@ use std::{fmt, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{Event, Events};
-use crate::{codes::Refusal, domain::handoff::Handoff, proto::v1, records::TaskRecord, time::Timestamp};
+use crate::{
+    codes::Refusal,
+    domain::handoff::Handoff,
+    ids::{InstanceId, TaskId},
+    proto::v1,
+    records::TaskRecord,
+    time::Timestamp,
+};
 
 /// An error for a caller.
 pub type Refused = Arc<dyn Refusal + Send + Sync>;
@@ -32,6 +39,20 @@ pub struct Acknowledged {
 pub struct Credited {
     /// The credit in force; 0 if the consumer is not open.
     pub outstanding_max: u32,
+}
+
+/// The most processes of an agent that the answer to [`super::engine::Command::Processes`] has.
+pub const PROCESSES_SHOWN: usize = 100;
+
+/// A process of an agent with an open session, as the answer to [`super::engine::Command::Processes`] has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningProcess {
+    /// The id that the process has chosen. `None`: it has said none.
+    pub instance: Option<InstanceId>,
+    /// When its session was opened.
+    pub since: Timestamp,
+    /// The tasks that its last heartbeat lists, and those that it has resumed since. `None`: it does not tell its work.
+    pub works_on: Option<Vec<TaskId>>,
 }
 
 /// The answer to [`super::engine::Command::Reassign`].

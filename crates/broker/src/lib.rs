@@ -51,7 +51,10 @@ pub use baton_protocol::{codes, ids, time};
 pub use baton_replay::{envelope, replay};
 pub use baton_store as store;
 
-pub use answer::{Acknowledged, Answer, Answered, Credited, Reassigned, Refused, Reply, SessionReply, refused};
+pub use answer::{
+    Acknowledged, Answer, Answered, Credited, PROCESSES_SHOWN, Reassigned, Refused, Reply, RunningProcess,
+    SessionReply, refused,
+};
 pub use driver::{Broker, EngineError, OpenConsumer, OpenWatch, StartError};
 pub use error::BrokerError;
 pub use output::{Away, Event, Events, OutgoingDelivery, Output, Update, Updates, WatcherId, send_outputs};

@@ -105,6 +105,7 @@ impl Turns {
             // A watcher and its end stay in one order.
             Command::Apply { .. }
             | Command::Settle { .. }
+            | Command::Processes { .. }
             | Command::Note { .. }
             | Command::Watch { .. }
             | Command::Unwatch { .. }

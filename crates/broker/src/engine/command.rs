@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{CardUpdate, KeyChange, NameChange, NewBlob, Reassignment, Revision};
 use crate::{
-    Acknowledged, Credited, Events, Reassigned, Reply, Updates, WatcherId,
+    Acknowledged, Credited, Events, Reassigned, Reply, RunningProcess, Updates, WatcherId,
     access::Caller,
     directory::Entry,
     domain::{
@@ -106,6 +106,13 @@ pub enum Command {
     },
     /// Records a heartbeat of an agent.
     Heartbeat {
+    /// Names the processes of an agent with an open session.
+    Processes {
+        /// The agent.
+        agent: AgentId,
+        /// Receives the processes in the order in which they came, at most [`crate::PROCESSES_SHOWN`].
+        reply: Reply<Vec<RunningProcess>>,
+    },
         /// The consumer of the session that carries the heartbeat.
         consumer: ConsumerId,
         /// The agent that sends the heartbeat.

@@ -112,6 +112,12 @@ impl Liveness {
         signs.is_some_and(|signs| signs.processes.values().any(|process| process.works_on.contains(task)))
     }
 
+    /// The tasks that a session lists. `None`: it does not tell its work.
+    pub(super) fn works_on(&self, consumer: ConsumerId, agent: &AgentId) -> Option<Vec<TaskId>> {
+        let process = self.agents.get(agent)?.processes.get(&consumer)?;
+        Some(process.works_on.iter().cloned().collect())
+    }
+
     /// Counts these tasks as listed by the session until its next heartbeat.
     fn claim(&mut self, consumer: ConsumerId, agent: &AgentId, tasks: &[TaskId], now: Timestamp) {
         let signs = self.agents.entry(agent.clone()).or_default();

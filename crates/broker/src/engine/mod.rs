@@ -308,6 +308,10 @@ impl Engine {
             Command::Heartbeat { consumer, agent, heartbeat, reply } => {
                 self.take_heartbeat(Some(consumer), &agent, heartbeat, now);
                 self.answer_credit(consumer, reply);
+            Command::Processes { agent, reply } => {
+                let processes = self.processes(&agent);
+                self.batch.answer(reply, Ok(processes));
+            }
             }
             // The commit registers the watcher, whose first update then shows the state that this batch leaves.
             Command::Watch { watcher, entity, updates } => {

@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     broker::{
-        BrokerError,
+        Broker, BrokerError, RunningProcess,
         access::{Caller, Purpose},
+        engine::Command,
         queries::{HandoffFilter, TaskFilter, View},
     },
     domain::handoff::{State as HandoffState, TaskStatus},
@@ -51,6 +52,8 @@ struct AgentPage {
     load_part: Option<u32>,
     /// The open tasks that it owns. `None`: the caller may read no task.
     works: Option<Vec<TaskRow>>,
+    /// The connected processes.
+    processes: Vec<ProcessRow>,
     /// The latest ended handoffs with the agent. `None`: the caller may read no handoff.
     ended: Option<Vec<HandoffRow>>,
     keys: Vec<KeyRow>,
@@ -63,6 +66,17 @@ struct HeartbeatRow {
     status: String,
     active_tasks: u32,
     queue_length: u32,
+}
+
+/// A process with an open session.
+struct ProcessRow {
+    /// Empty: it has said none.
+    instance: String,
+    since: String,
+    /// The first tasks that it works on, of those that the caller may see. `None`: it does not tell its work.
+    works_on: Option<Vec<String>>,
+    /// The number of further tasks.
+    more: usize,
 }
 
 struct MailboxRow {
@@ -101,6 +115,7 @@ pub(super) async fn show(
     Path(id): Path<String>,
 ) -> Response {
     let (broker, who) = (console.broker.clone(), caller.to_string());
+    let running = running(&broker, &caller, &id).await;
     let show = move |view: View<'_>| {
         let parsed = AgentId::parse(&id);
         // Any caller may read the broker's own card, because receipts are verified with its key.
@@ -121,6 +136,7 @@ pub(super) async fn show(
         page.acts = acts::of_agent(view, &entry);
         if has_mailbox {
             page.works = works(view, &id)?;
+            page.processes = running.iter().map(|process| ProcessRow::new(view, process)).collect();
             page.ended = ended(view, &id)?;
         }
         if has_mailbox {
@@ -131,6 +147,16 @@ pub(super) async fn show(
         Ok(page)
     };
     shown(&console, &caller, show).await
+}
+
+/// The connected processes of the agent. The engine alone knows them, so only a caller that may see the page asks it.
+async fn running(broker: &Broker, caller: &Caller, id: &str) -> Vec<RunningProcess> {
+    let Ok(agent) = AgentId::parse(id) else { return Vec::new() };
+    if broker.access().may_see_directory(caller).is_err() || broker.directory().get(&agent).is_none() {
+        return Vec::new();
+    }
+    // A broker that stops shows its pages without them.
+    broker.ask(|reply| Command::Processes { agent, reply }).await.unwrap_or_default()
 }
 
 /// The open tasks that the agent owns, as far as the caller may see them.
@@ -188,6 +214,7 @@ impl AgentPage {
                 u32::try_from(u64::from(load.in_use) * 100 / u64::from(load.capacity)).unwrap_or(100).min(100)
             }),
             works: None,
+            processes: Vec::new(),
             ended: None,
             keys: card.keys.iter().map(KeyRow::new).collect(),
             skills: card.skills.iter().map(SkillRow::new).collect(),
@@ -198,6 +225,20 @@ impl AgentPage {
 
 fn cut(text: &str) -> String {
     Content::of_at_most(text, TEXT_BYTES_MAX).with_ellipsis()
+}
+
+impl ProcessRow {
+    fn new(view: View<'_>, process: &RunningProcess) -> Self {
+        let listed = process.works_on.as_ref();
+        // A process may list any id, also that of a task which the caller may not see, or which does not exist.
+        let seen = listed.map(|tasks| tasks.iter().take(LISTED).filter(|task| view.task(task).is_ok()));
+        Self {
+            instance: process.instance.map(|instance| instance.to_string()).unwrap_or_default(),
+            since: process.since.to_string(),
+            works_on: seen.map(|tasks| tasks.map(ToString::to_string).collect()),
+            more: listed.map_or(0, |tasks| tasks.len().saturating_sub(LISTED)),
+        }
+    }
 }
 
 impl KeyRow {

@@ -2,7 +2,7 @@
 
 use super::{Delivery, Engine};
 use crate::{
-    Away, Credited, Event, Events, OutgoingDelivery, Output, Reply,
+    Away, Credited, Event, Events, OutgoingDelivery, Output, PROCESSES_SHOWN, Reply, RunningProcess,
     directory::Reported,
     domain::mailbox::{ConsumerId, Fate, Mailbox, PROCESS_GRACE},
     engine::{ConsumerKind, timers::Timer},
@@ -21,6 +21,7 @@ pub(in crate::engine) struct Consumer {
     kind: ConsumerKind,
     /// The process behind the session. `None`: it has not said.
     process: Option<InstanceId>,
+    opened_at: Timestamp,
     /// The capacity and the tasks of its process, by its latest heartbeat. `None`: it states no capacity.
     slots: Option<(u32, u32)>,
     /// What its latest heartbeat says. `None`: it has sent none.
@@ -148,6 +149,7 @@ impl Engine {
             agent: agent.clone(),
             kind,
             process: None,
+            opened_at: self.timers.clock.now,
             slots: None,
             reported: None,
             events,
@@ -173,6 +175,17 @@ impl Engine {
             let now = self.timers.clock.running();
             self.liveness.opened(id, &consumer.agent, tells_work, now);
         }
+    }
+
+    /// The processes of the agent with an open session, in the order in which they came.
+    pub(in crate::engine) fn processes(&self, agent: &AgentId) -> Vec<RunningProcess> {
+        let sessions = self.delivery.open_of(agent).filter(|(_, consumer)| consumer.kind == ConsumerKind::Session);
+        let process = |(id, consumer): (ConsumerId, &Consumer)| RunningProcess {
+            instance: consumer.process,
+            since: consumer.opened_at,
+            works_on: self.liveness.works_on(id, agent),
+        };
+        sessions.take(PROCESSES_SHOWN).map(process).collect()
     }
 
     /// An open session of this process of the agent.

@@ -7,13 +7,22 @@ use baton_broker_core::{
     access::Caller,
     codes::ErrorCode,
     directory::{CARD_BYTES_MAX, Entry},
+    domain::{
+        EntityId, plan,
+        routing::{self, Turn},
+        threads::{self, ThreadRunId},
+    },
     envelope::{keys::PrivateKey, signing},
-    ids::AgentId,
+    ids::{AgentId, AgentType, MessageId, SpecId},
     proto::v1,
     records::AgentRecord,
 };
 
-use crate::world::{World, assert_refused, operator};
+use crate::{
+    plans::{plan_of, subtask},
+    runs::{RUN, story, turn},
+    world::{World, assert_refused, operator},
+};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -126,4 +135,148 @@ fn the_cards_of_all_agents_are_bounded() {
     register(&mut world, own("a"), smaller).expect("a card may always become smaller");
     let larger = card(&world, "b", 20);
     register(&mut world, own("b"), larger).expect("there is room again");
+}
+
+// ------------------------------------------------------------------------------------------- acts on others' objects
+
+/// The entries about these objects: the caller, the act, the object and the details.
+fn acts_on(world: &World, subject: &str) -> Vec<(String, v1::AuditAction, String, String)> {
+    let caller = operator();
+    let page = world.view(&caller).audit_log(0, 1000).unwrap();
+    let entries = page.entries.into_iter().filter_map(|logged| logged.entry);
+    let of_subject = entries.filter(|entry| entry.subject.starts_with(subject));
+    of_subject.map(|entry| (entry.actor.clone(), entry.action(), entry.subject, entry.details)).collect()
+}
+
+fn act(
+    actor: &str,
+    action: v1::AuditAction,
+    subject: &str,
+    details: &str,
+) -> (String, v1::AuditAction, String, String) {
+    (actor.to_owned(), action, subject.to_owned(), details.to_owned())
+}
+
+#[test]
+fn each_act_on_the_plan_of_another_has_an_entry_and_the_submitters_own_have_none() {
+    use v1::AuditAction::{PlanCancelled, PlanRetried, SubtaskCancelled, SubtaskReassigned, SubtaskRetried};
+    let mut world = World::with(&["alice", "bob:worker", "carol:worker"]);
+    world.submit(plan_of(vec![subtask("a", &[]), subtask("b", &[])])).unwrap();
+    let ways = |by: &str| {
+        let (by, of_a, reason) = (by.to_owned(), "a".to_owned(), "why".to_owned());
+        [
+            plan::Input::CancelSubtask { subtask: of_a.clone(), by: by.clone(), reason: reason.clone() },
+            plan::Input::RetrySubtask { subtask: of_a.clone(), by: by.clone() },
+            plan::Input::ReassignSubtask {
+                subtask: of_a,
+                to: "carol".to_owned(),
+                by: by.clone(),
+                reason: reason.clone(),
+            },
+            plan::Input::Cancel { by: by.clone(), reason },
+            plan::Input::Retry { by },
+        ]
+    };
+    for input in ways("agent alice") {
+        assert!(world.change_plan(input).unwrap());
+    }
+    assert_eq!(acts_on(&world, "q3"), []);
+    let mut expected = Vec::new();
+    for by in ["operator olga", "agent bob"] {
+        for input in ways(by) {
+            assert!(world.change_plan(input.clone()).unwrap());
+            // A repeat changes nothing, or is refused: no entry.
+            if !matches!(input, plan::Input::ReassignSubtask { .. }) {
+                let entries = acts_on(&world, "q3").len();
+                assert!(!matches!(world.change_plan(input), Ok(true)));
+                assert_eq!(acts_on(&world, "q3").len(), entries);
+            }
+        }
+        expected.extend([
+            act(by, SubtaskCancelled, "q3/a", "why"),
+            act(by, SubtaskRetried, "q3/a", ""),
+            act(by, SubtaskReassigned, "q3/a", "to carol: why"),
+            act(by, PlanCancelled, "q3", "why"),
+            act(by, PlanRetried, "q3", ""),
+        ]);
+    }
+    assert_eq!(acts_on(&world, "q3"), expected);
+    world.restart();
+    assert_eq!(acts_on(&world, "q3"), expected);
+}
+
+#[test]
+fn each_act_on_the_run_of_others_has_an_entry_and_the_participants_own_have_none() {
+    use v1::AuditAction::{RunCancelled, RunStarted, TurnRecorded};
+    let run = "07070707-0707-0707-0707-070707070707";
+    for (by, actor) in [(None, "operator olga"), (Some("d"), "agent d")] {
+        let mut world = World::with(&["a", "b:clerk", "c", "d"]);
+        let mut graph = story();
+        graph.nodes[1].agent_type = Some(AgentType::parse("clerk").unwrap());
+        world.register_graph(graph).unwrap();
+        world.start_run(Some("a"), None).unwrap();
+        // The starter, and an agent by its type, do their own work.
+        world.report_turn(turn(1, "searcher", Some("a"), None)).unwrap();
+        let by_types = vec![AgentType::parse("clerk").unwrap()];
+        world.report_turn(Turn { by_types, ..turn(2, "checker", Some("b"), None) }).unwrap();
+        assert_eq!(acts_on(&world, run), []);
+        let third = turn(3, "generator", by, None);
+        let details = format!("node generator, turn {}", third.id);
+        // The commit of a refused turn has no entry, and a repeat makes no second one.
+        assert!(world.report_turn(turn(4, "nowhere", by, None)).is_err());
+        assert!(world.report_turn(third.clone()).unwrap());
+        assert!(!world.report_turn(third).unwrap());
+        assert_eq!(acts_on(&world, run), [act(actor, TurnRecorded, run, &details)]);
+    }
+    let mut world = World::with(&["a"]);
+    world.register_graph(story()).unwrap();
+    world.start_run(None, None).unwrap();
+    let cancel = routing::Input::Cancel { by: None, reason: "why".to_owned() };
+    assert!(world.apply(EntityId::Run(RUN), cancel).unwrap());
+    let expected = [act("operator olga", RunStarted, run, "graph g"), act("operator olga", RunCancelled, run, "why")];
+    assert_eq!(acts_on(&world, run), expected);
+}
+
+#[test]
+fn each_act_on_the_thread_of_others_has_an_entry_and_the_participants_own_have_none() {
+    use v1::AuditAction::{ThreadChanged, ThreadCreated};
+    let mut world = World::with_thread();
+    let id = world.thread().id.to_string();
+    let run = ThreadRunId(MessageId::from_bytes([7; 16]));
+    world.begin(run, "a").unwrap();
+    world.end_step(run, "a", 1).unwrap();
+    world.act(threads::Action::Activate(SpecId::parse("researcher").unwrap())).unwrap();
+    assert_eq!(acts_on(&world, &id), []);
+    let request = |by| threads::Input::Act {
+        id: None,
+        action: threads::Action::Request(SpecId::parse("researcher").unwrap()),
+        by,
+    };
+    let clear = threads::Input::Act { id: None, action: threads::Action::Clear, by: None };
+    let end = threads::Input::EndRun { run, runner: AgentId::parse("a").ok() };
+    for input in [clear, request(None), request(AgentId::parse("c").ok()), end] {
+        assert!(world.say_to_thread(input).unwrap());
+    }
+    let details = ["clear", "request researcher"];
+    let mut expected: Vec<_> =
+        details.iter().map(|details| act("operator olga", ThreadChanged, &id, details)).collect();
+    expected.push(act("agent c", ThreadChanged, &id, "request researcher"));
+    assert_eq!(acts_on(&world, &id), expected);
+
+    let mut world = World::with(&["a", "b"]);
+    world.put_specs();
+    world.create_thread(None, None).unwrap();
+    let begin = threads::Input::BeginRun { run, runner: None };
+    let step = threads::Input::EndStep { run, runner: None, step: 1 };
+    for input in [begin, step, threads::Input::EndRun { run, runner: None }] {
+        assert!(world.say_to_thread(input).unwrap());
+    }
+    let changed = |details: String| act("operator olga", ThreadChanged, &id, &details);
+    let expected = [
+        act("operator olga", ThreadCreated, &id, "spec concierge"),
+        changed(format!("begin run {run}")),
+        changed(format!("end step 1 of run {run}")),
+        changed(format!("end run {run}")),
+    ];
+    assert_eq!(acts_on(&world, &id), expected);
 }

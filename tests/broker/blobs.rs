@@ -15,7 +15,7 @@ use baton_broker_core::{
     records::BlobRecord,
 };
 
-use crate::world::{Refusal, World, assert_refused};
+use crate::world::{Refusal, World, assert_refused, operator};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -54,6 +54,25 @@ fn delete(world: &mut World, by: &str, digest: [u8; 32], holder: &str) -> Result
 fn put(world: &mut World, by: &str, digest: [u8; 32], holder: &str) {
     assert_eq!(begin(world, by, digest, 5, holder).unwrap(), None);
     finish(world, by, digest).unwrap();
+}
+
+#[test]
+fn an_operator_ends_a_hold_on_a_blob_with_an_entry_in_the_audit_log() {
+    let mut world = a_task(Settings::default());
+    put(&mut world, "a", [1; 32], "t");
+    put(&mut world, "a", [2; 32], "t");
+    delete(&mut world, "a", [2; 32], "t").unwrap();
+    let (digest, workspace) = ([1; 32], task("t"));
+    world.ask(|reply| Command::DeleteBlob { digest, workspace, caller: operator(), reply }).unwrap();
+    let caller = operator();
+    let log = world.view(&caller).audit_log(0, 1000).unwrap().entries;
+    let log: Vec<_> = log.into_iter().filter_map(|logged| logged.entry).collect();
+    let of_blobs: Vec<_> = log.iter().filter(|entry| entry.action() == v1::AuditAction::BlobDeleted).collect();
+    assert_eq!(of_blobs.len(), 1, "the holder's own act has none");
+    assert_eq!(
+        (&*of_blobs[0].actor, &*of_blobs[0].subject, &*of_blobs[0].details),
+        ("operator olga", &*"01".repeat(32), "task:t")
+    );
 }
 
 fn sees(world: &World, who: &str, digest: [u8; 32]) -> bool {

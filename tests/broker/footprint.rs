@@ -17,7 +17,7 @@ use baton_broker_core::{
     store::{Order, Store as _, Table},
 };
 
-use crate::world::{Refusal, World, assert_refused, operator};
+use crate::world::{Refusal, World, assert_refused, caller_of, operator};
 
 fn graph(description: &str) -> Graph {
     let node = |id: &str| NodeId::parse(id).unwrap();
@@ -46,13 +46,19 @@ impl World {
             whole: Duration::from_secs(3600),
         };
         let input = Box::new(Input::Routing(routing::Input::Start(start)));
-        self.ask(|reply| Command::Apply { about: EntityId::Run(run_id(number)), input, reply })
+        self.ask(|reply| Command::Apply {
+            about: EntityId::Run(run_id(number)),
+            caller: caller_of(&input),
+            input,
+            reply,
+        })
     }
 
     fn end_run(&mut self, number: u8) {
         let cancel = routing::Input::Cancel { by: None, reason: String::new() };
         let input = Box::new(Input::Routing(cancel));
-        self.ask(|reply| Command::Apply { about: EntityId::Run(run_id(number)), input, reply }).unwrap();
+        self.ask(|reply| Command::Apply { about: EntityId::Run(run_id(number)), input, caller: operator(), reply })
+            .unwrap();
     }
 
     fn begin_thread(&mut self, name: &str, by: &str) -> Result<bool, Refusal> {
@@ -64,7 +70,7 @@ impl World {
         };
         let about = EntityId::Thread(ThreadId::parse(name).unwrap());
         let input = Box::new(Input::Thread(threads::Input::Create(create)));
-        self.ask(|reply| Command::Apply { about, input, reply })
+        self.ask(|reply| Command::Apply { about, caller: caller_of(&input), input, reply })
     }
 
     fn all(&self, table: Table) -> Vec<(Vec<u8>, bytes::Bytes)> {

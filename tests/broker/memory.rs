@@ -15,7 +15,7 @@ use baton_broker_core::{
     store::{Order, Store as _, Table},
 };
 
-use crate::world::World;
+use crate::world::{World, operator};
 
 impl World {
     fn rows_of(&self, table: Table) -> Vec<bytes::Bytes> {
@@ -115,7 +115,7 @@ fn runs_take_about_what_is_estimated() {
             whole: Duration::from_secs(3600),
         };
         let input = Box::new(Input::Routing(routing::Input::Start(start)));
-        world.ask(|reply| Command::Apply { about: about.clone(), input, reply }).unwrap();
+        world.ask(|reply| Command::Apply { about: about.clone(), input, caller: operator(), reply }).unwrap();
         assert_near(&format!("a run of {many} nodes"), world.estimate_and_count(&about, Table::Runs, None));
     }
 }
@@ -135,7 +135,7 @@ fn threads_take_about_what_is_estimated() {
         };
         let about = EntityId::Thread(ThreadId::parse("t").unwrap());
         let input = Box::new(Input::Thread(threads::Input::Create(create)));
-        world.ask(|reply| Command::Apply { about: about.clone(), input, reply }).unwrap();
+        world.ask(|reply| Command::Apply { about: about.clone(), input, caller: operator(), reply }).unwrap();
         let found = world.estimate_and_count(&about, Table::Threads, None);
         assert_near(&format!("a thread of {many} participants"), found);
     }

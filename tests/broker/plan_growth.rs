@@ -153,7 +153,7 @@ fn a_subtask_goes_to_another_agent_over_a_restart() {
     let acts = acts.entries.iter().filter_map(|logged| logged.entry.clone());
     let acts: Vec<v1::AuditEntry> = acts.filter(|act| act.action() == v1::AuditAction::SubtaskReassigned).collect();
     assert_eq!((acts.len(), acts[0].subject.as_str()), (1, "q3/a"));
-    assert_eq!((acts[0].actor.as_str(), acts[0].details.as_str()), ("operator", "to carol: no answer"));
+    assert_eq!((acts[0].actor.as_str(), acts[0].details.as_str()), ("operator olga", "to carol: no answer"));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use baton_broker_core::{
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::world::{Refusal, Session, World, assert_refused, operator};
+use crate::world::{Refusal, Session, World, assert_refused, caller_of, operator};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -76,7 +76,7 @@ impl World {
 
     pub(crate) fn change_plan(&mut self, input: plan::Input) -> Result<bool, Refusal> {
         let input = Box::new(Input::Plan(input));
-        self.ask(|reply| Command::Apply { about: EntityId::Plan(id()), input, reply })
+        self.ask(|reply| Command::Apply { about: EntityId::Plan(id()), caller: caller_of(&input), input, reply })
     }
 
     pub(crate) fn plan(&self) -> v1::PlanRun {

@@ -18,9 +18,9 @@ use baton_broker_core::{
 };
 use prost::Message as _;
 
-use crate::world::{Refusal, World, assert_refused, operator};
+use crate::world::{Refusal, World, assert_refused, caller_of, operator};
 
-const RUN: RunId = RunId(MessageId::from_bytes([7; 16]));
+pub(crate) const RUN: RunId = RunId(MessageId::from_bytes([7; 16]));
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn node(name: &str, agent: Option<&str>, handoffs: Option<u32>, outputs: &[&str]) -> Node {
@@ -71,8 +71,9 @@ pub(crate) fn turn(number: u64, node: &str, by: Option<&str>, call: Option<&str>
 }
 
 impl World {
-    fn apply(&mut self, about: EntityId, input: routing::Input) -> Result<bool, Refusal> {
-        self.ask(|reply| Command::Apply { about, input: Box::new(Input::Routing(input)), reply })
+    pub(crate) fn apply(&mut self, about: EntityId, input: routing::Input) -> Result<bool, Refusal> {
+        let input = Box::new(Input::Routing(input));
+        self.ask(|reply| Command::Apply { about, caller: caller_of(&input), input, reply })
     }
 
     pub(crate) fn register_graph(&mut self, graph: Graph) -> Result<bool, Refusal> {
@@ -549,14 +550,14 @@ fn a_handoff_that_does_not_carry_out_its_choice_is_refused() {
 fn a_turn_costs_a_bounded_number_of_records() {
     let mut world = World::with(&["a"]);
     world.register_graph(story()).unwrap();
-    world.start_run(None, None).unwrap();
+    world.start_run(Some("a"), None).unwrap();
     let before = world.disk.written.lock().unwrap().len();
-    world.report_turn(Turn { finished: false, ..turn(1, "searcher", None, None) }).unwrap();
+    world.report_turn(Turn { finished: false, ..turn(1, "searcher", Some("a"), None) }).unwrap();
     let written = world.disk.written.lock().unwrap();
     let tables: Vec<&str> = written[before..].iter().flatten().map(|record| record.key.table.name()).collect();
     let count = |table: &str| tables.iter().filter(|written| **written == table).count();
     assert_eq!(["runs", "run_log", "run_turns"].map(count), [1; 3], "{tables:?}");
-    assert_eq!(tables.len(), 4, "and the sequence: {tables:?}");
+    assert_eq!(tables.len(), 5, "and the sequence, and what the starter has stored: {tables:?}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use baton_broker_core::{
     store::{Order, Store as _, Table},
 };
 
-use crate::world::{Refusal, World, assert_refused, operator};
+use crate::world::{Refusal, World, assert_refused, caller_of, operator};
 
 const RUN: ThreadRunId = ThreadRunId(MessageId::from_bytes([7; 16]));
 const OTHER_RUN: ThreadRunId = ThreadRunId(MessageId::from_bytes([8; 16]));
@@ -71,16 +71,17 @@ impl World {
         self.put(persona("researcher", "large", &[PLUGIN, "search"])).unwrap();
     }
 
-    fn say_to_thread(&mut self, input: threads::Input) -> Result<bool, Refusal> {
+    pub(crate) fn say_to_thread(&mut self, input: threads::Input) -> Result<bool, Refusal> {
         let about = EntityId::Thread(thread_id());
-        self.ask(|reply| Command::Apply { about, input: Box::new(Input::Thread(input)), reply })
+        let input = Box::new(Input::Thread(input));
+        self.ask(|reply| Command::Apply { about, caller: caller_of(&input), input, reply })
     }
 
     fn put(&mut self, spec: Spec) -> Result<bool, Refusal> {
         self.register_revision(Revision::Spec(spec))
     }
 
-    fn create_thread(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Refusal> {
+    pub(crate) fn create_thread(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Refusal> {
         let task = task.map(|task| TaskId::parse(task).unwrap());
         let participants = BTreeSet::from([agent("b")]);
         self.say_to_thread(threads::Input::Create(Create {
@@ -96,7 +97,8 @@ impl World {
         let (base, participants) = (spec_id("concierge"), BTreeSet::new());
         let create = threads::Input::Create(Create { base, by: Some(agent("a")), task: None, participants });
         let about = EntityId::Thread(ThreadId::parse(id).unwrap());
-        self.ask(|reply| Command::Apply { about, input: Box::new(Input::Thread(create)), reply })
+        let input = Box::new(Input::Thread(create));
+        self.ask(|reply| Command::Apply { about, caller: caller_of(&input), input, reply })
     }
 
     pub(crate) fn act(&mut self, action: Action) -> Result<bool, Refusal> {
@@ -192,7 +194,10 @@ fn refusals_have_their_codes_and_change_nothing() {
     let other = EntityId::Thread(ThreadId::parse("other").unwrap());
     let begin = threads::Input::BeginRun { run: RUN, runner: None };
     let input = Box::new(Input::Thread(begin));
-    assert_refused(world.ask(|reply| Command::Apply { about: other, input, reply }), ErrorCode::ThreadUnknown);
+    assert_refused(
+        world.ask(|reply| Command::Apply { about: other, caller: operator(), input, reply }),
+        ErrorCode::ThreadUnknown,
+    );
     assert_eq!(world.snapshot(), before);
     world.put(persona("researcher", "large", &["search"])).unwrap();
     world.act(request("researcher")).unwrap();
@@ -278,7 +283,7 @@ fn the_participants_of_a_task_join_its_thread() {
         };
         let about = EntityId::Thread(ThreadId::parse("of-t").unwrap());
         let input = Box::new(Input::Thread(threads::Input::Create(create)));
-        world.ask(|reply| Command::Apply { about, input, reply })
+        world.ask(|reply| Command::Apply { about, caller: caller_of(&input), input, reply })
     };
     assert_refused(in_task(&mut world, Some("a")), ErrorCode::NotOwner);
     in_task(&mut world, None).unwrap();

@@ -15,7 +15,11 @@ use baton_broker_core::{
     access::{Access, Caller, Operator},
     codes::{ErrorCode, Refusal as _},
     directory::{Entry, PresenceState},
-    domain::mailbox::{ConsumerId, EnvelopePlace},
+    domain::{
+        Input,
+        mailbox::{ConsumerId, EnvelopePlace},
+        plan, routing, threads,
+    },
     engine::{Command, ConsumerKind, Engine, Fate},
     envelope::{self, EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
@@ -209,6 +213,32 @@ pub(crate) struct World {
 /// A caller whom the built-in policy permits everything.
 pub(crate) fn operator() -> Caller {
     Caller::Operator(Operator::named("olga"))
+}
+
+/// The caller that a step names as the one that asks for it.
+pub(crate) fn caller_of(input: &Input) -> Caller {
+    let by_agent = |by: &Option<AgentId>| by.clone().map_or_else(operator, Caller::Agent);
+    match input {
+        Input::Plan(
+            plan::Input::Cancel { by, .. }
+            | plan::Input::Retry { by }
+            | plan::Input::CancelSubtask { by, .. }
+            | plan::Input::RetrySubtask { by, .. }
+            | plan::Input::ReassignSubtask { by, .. },
+        ) => by.strip_prefix("agent ").map_or_else(operator, |by| Caller::Agent(AgentId::parse(by).unwrap())),
+        Input::Routing(routing::Input::Start(routing::Start { by, .. }) | routing::Input::Cancel { by, .. }) => {
+            by_agent(by)
+        }
+        Input::Routing(routing::Input::Turn(turn)) => by_agent(&turn.by),
+        Input::Thread(
+            threads::Input::Create(threads::Create { by, .. })
+            | threads::Input::Act { by, .. }
+            | threads::Input::BeginRun { runner: by, .. }
+            | threads::Input::EndStep { runner: by, .. }
+            | threads::Input::EndRun { runner: by, .. },
+        ) => by_agent(by),
+        _ => operator(),
+    }
 }
 
 pub(crate) type Refusal = (ErrorCode, Refused);

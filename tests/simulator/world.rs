@@ -19,10 +19,12 @@ use baton_broker_core::{
     blobs::{BlobDigest, BlobFiles},
     codes::ErrorCode,
     directory::Entry,
-    domain::{EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan, workspace},
+    domain::{
+        EntityId, Input, Receiver, dead_letter::DeadState, mailbox::ConsumerId, plan, routing, threads, workspace,
+    },
     engine::{Command, ConsumerKind, Engine, Fate, Reassignment},
     envelope::{UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey},
-    ids::{InstanceId, KeyId, MessageId, TaskId},
+    ids::{AgentId, InstanceId, KeyId, MessageId, TaskId},
     preparation::{Prepared, PreparedMessage},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord},
@@ -53,6 +55,32 @@ const CALLS: ConsumerId = ConsumerId(0);
 
 fn operator() -> Caller {
     Caller::Operator(Operator::named("sim"))
+}
+
+/// The caller that a step names as the one that asks for it.
+fn caller_of(input: &Input) -> Caller {
+    let by_agent = |by: &Option<AgentId>| by.clone().map_or_else(operator, Caller::Agent);
+    match input {
+        Input::Plan(
+            plan::Input::Cancel { by, .. }
+            | plan::Input::Retry { by }
+            | plan::Input::CancelSubtask { by, .. }
+            | plan::Input::RetrySubtask { by, .. }
+            | plan::Input::ReassignSubtask { by, .. },
+        ) => by.strip_prefix("agent ").map_or_else(operator, |by| Caller::Agent(AgentId::parse(by).unwrap())),
+        Input::Routing(routing::Input::Start(routing::Start { by, .. }) | routing::Input::Cancel { by, .. }) => {
+            by_agent(by)
+        }
+        Input::Routing(routing::Input::Turn(turn)) => by_agent(&turn.by),
+        Input::Thread(
+            threads::Input::Create(threads::Create { by, .. })
+            | threads::Input::Act { by, .. }
+            | threads::Input::BeginRun { runner: by, .. }
+            | threads::Input::EndStep { runner: by, .. }
+            | threads::Input::EndRun { runner: by, .. },
+        ) => by_agent(by),
+        _ => operator(),
+    }
 }
 
 /// The faults of a run and its results, as counters.

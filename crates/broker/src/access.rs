@@ -424,17 +424,22 @@ impl Access<'_> {
 
     fn about_run(self, caller: &Caller, action: Action<'_>, run: &Run) -> Result<(), BrokerError> {
         let mut participants: Vec<&str> = run.participants.iter().map(AgentId::as_str).collect();
-        // An agent takes part by its type, too: a node may name the type alone.
         if let Caller::Agent(agent) = caller
-            && let Some(entry) = self.directory.get(agent)
+            && self.takes_part_in_run(agent, run)
         {
-            let mut types = run.graph.nodes.iter().filter_map(|node| node.agent_type.as_ref());
-            if types.any(|kind| entry.types.contains(kind)) {
-                participants.push(agent.as_str());
-            }
+            participants.push(agent.as_str());
         }
         let id = run.id.to_string();
         self.check(caller, action, Resource::Run(Shared { id: &id, participants: &participants }))
+    }
+
+    /// Whether the agent takes part in this run, also by its type: a node may name the type alone.
+    pub fn takes_part_in_run(self, agent: &AgentId, run: &Run) -> bool {
+        run.participants.contains(agent)
+            || self.directory.get(agent).is_some_and(|entry| {
+                let mut types = run.graph.nodes.iter().filter_map(|node| node.agent_type.as_ref());
+                types.any(|kind| entry.types.contains(kind))
+            })
     }
 
     /// The error for a run that does not exist or that the caller may not see.

@@ -62,7 +62,8 @@ impl Plans {
         let (plan, _) = self.plan(caller, &id).await?;
         self.broker.access().may_cancel_plan(caller, &plan).map_err(refuse)?;
         let (about, input) = (EntityId::Plan(id.clone()), Box::new(Input::Plan(input)));
-        self.broker.ask(|reply| Command::Apply { about, input, reply }).await.map_err(refuse_shared)?;
+        let by = caller.clone();
+        self.broker.ask(|reply| Command::Apply { about, input, caller: by, reply }).await.map_err(refuse_shared)?;
         self.shown(caller, &id).await
     }
 

@@ -59,9 +59,10 @@ impl Routing {
     }
 
     /// Asks the engine for a step. The step is stored when this returns.
-    async fn apply(&self, about: EntityId, input: routing::Input) -> Result<(), Status> {
+    async fn apply(&self, caller: &Caller, about: EntityId, input: routing::Input) -> Result<(), Status> {
         let input = Box::new(Input::Routing(input));
-        let applied = self.broker.ask(|reply| Command::Apply { about, input, reply }).await;
+        let caller = caller.clone();
+        let applied = self.broker.ask(|reply| Command::Apply { about, input, caller, reply }).await;
         applied.map(drop).map_err(refuse_shared)
     }
 
@@ -165,7 +166,7 @@ impl RoutingService for Routing {
         self.broker.access().check_broker(&caller, action).map_err(refuse)?;
         let id = RunId(id.unwrap_or_else(|| self.broker.ids().message_id(self.broker.now())));
         let start = Start { graph, by: caller.as_agent().cloned(), task, whole };
-        self.apply(EntityId::Run(id), routing::Input::Start(start)).await?;
+        self.apply(&caller, EntityId::Run(id), routing::Input::Start(start)).await?;
         let (run, proposal) = self.run_and_proposal(&caller, id).await?;
         let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
         Ok(Response::new(v1::StartRunResponse { run: Some(run), handoff_proposal, handoff_receiver_id }))
@@ -215,7 +216,7 @@ impl RoutingService for Routing {
         let run = self.run(&caller, id).await?;
         self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
         let cancel = routing::Input::Cancel { by: caller.as_agent().cloned(), reason: request.reason_text.clone() };
-        self.apply(EntityId::Run(id), cancel).await?;
+        self.apply(&caller, EntityId::Run(id), cancel).await?;
         let run = self.run(&caller, id).await?;
         Ok(Response::new(v1::CancelRunResponse { run: Some(run_to_v1(&run)) }))
     }
@@ -247,7 +248,7 @@ impl RoutingService for Routing {
         let run = self.run(&caller, id).await?;
         self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
         let turn_id = turn.id;
-        self.apply(EntityId::Run(id), routing::Input::Turn(Box::new(turn))).await?;
+        self.apply(&caller, EntityId::Run(id), routing::Input::Turn(Box::new(turn))).await?;
         // The turn is stored. A repeat reads the first answer.
         let answer = read_small(&self.broker, &caller, move |view| turn_answer(view, id, turn_id)).await;
         answer.map(Response::new).map_err(refuse)

@@ -70,9 +70,10 @@ impl Threads {
     }
 
     /// Asks the engine for a step. The step is stored when this returns.
-    async fn apply(&self, about: EntityId, input: threads::Input) -> Result<(), Status> {
+    async fn apply(&self, caller: &Caller, about: EntityId, input: threads::Input) -> Result<(), Status> {
         let input = Box::new(Input::Thread(input));
-        let applied = self.broker.ask(|reply| Command::Apply { about, input, reply }).await;
+        let caller = caller.clone();
+        let applied = self.broker.ask(|reply| Command::Apply { about, input, caller, reply }).await;
         applied.map(drop).map_err(refuse_shared)
     }
 
@@ -107,7 +108,7 @@ impl Threads {
     /// Makes the step of a boundary, and returns what is in force. A repeat reads the same boundary.
     async fn boundary(&self, caller: &Caller, id: ThreadId, input: threads::Input) -> Result<InForce, Status> {
         self.check_use(caller, &id).await?;
-        self.apply(EntityId::Thread(id.clone()), input).await?;
+        self.apply(caller, EntityId::Thread(id.clone()), input).await?;
         read_small(&self.broker, caller, move |view| in_force(view, &id)).await.map_err(refuse)
     }
 }
@@ -215,7 +216,7 @@ impl ThreadService for Threads {
         self.broker.access().may_create_thread(&caller, &id).map_err(refuse)?;
         let participants = participants.into_iter().collect::<BTreeSet<_>>();
         let create = Create { base, by: caller.as_agent().cloned(), task, participants };
-        self.apply(EntityId::Thread(id.clone()), threads::Input::Create(create)).await?;
+        self.apply(&caller, EntityId::Thread(id.clone()), threads::Input::Create(create)).await?;
         let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
         Ok(Response::new(v1::CreateThreadResponse { thread }))
     }
@@ -297,7 +298,7 @@ impl ThreadService for Threads {
         let (id, action) = checked_with(checks, (id, action))?;
         self.check_use(&caller, &id).await?;
         let act = threads::Input::Act { id: action_id, action, by: caller.as_agent().cloned() };
-        self.apply(EntityId::Thread(id.clone()), act).await?;
+        self.apply(&caller, EntityId::Thread(id.clone()), act).await?;
         let thread = self.thread(&caller, &id).await?;
         let waiting = thread.requested.as_ref();
         let warning = waiting.and_then(|request| Some(unresolved(&request.spec, request.warning?)));
@@ -349,7 +350,7 @@ impl ThreadService for Threads {
         let (id, run) = thread_and_run(&request.get_ref().thread_id, &request.get_ref().run_id, Checks::default())?;
         self.check_use(&caller, &id).await?;
         let end = threads::Input::EndRun { run, runner: caller.as_agent().cloned() };
-        self.apply(EntityId::Thread(id.clone()), end).await?;
+        self.apply(&caller, EntityId::Thread(id.clone()), end).await?;
         let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
         Ok(Response::new(v1::EndRunResponse { thread }))
     }

@@ -47,9 +47,10 @@ impl World {
             let command = Command::RegisterRevision { revision, caller, etag, reply };
             return self.engine.as_mut().unwrap().handle(command, now);
         }
+        let caller = super::caller_of(&input);
         let (reply, answer) = Reply::once();
         self.asked.push(Asked { about: about.clone(), input: input.clone(), answer });
-        self.engine.as_mut().unwrap().handle(Command::Apply { about, input, reply }, now);
+        self.engine.as_mut().unwrap().handle(Command::Apply { about, input, caller, reply }, now);
     }
 
     /// Checks the answers that the broker has given.

@@ -6,7 +6,11 @@
 use super::{Engine, batch::PostCommit, transaction::Transaction};
 use crate::{
     BrokerError,
-    records::{AuditAct, AuditHead, audit_entry},
+    access::Caller,
+    domain::{EntityId, Input, plan, routing, threads},
+    ids::{WorkspaceId, WorkspaceOwner},
+    proto::v1::AuditAction,
+    records::{AuditAct, AuditHead, EntityRecord, audit_entry},
     time::Timestamp,
 };
 
@@ -42,6 +46,50 @@ impl Engine {
         transaction.put(AuditHead::key(), head.encode(), stored.as_ref());
         transaction.post_commit.push(PostCommit::OnRecord { at });
         Ok(())
+    }
+
+    /// The entry for a step that a call asks for, as things are before the step. `None`: the step is the caller's own
+    /// work. It is written with the step, and not for a repeat that changes nothing.
+    pub(super) fn act_of(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Option<AuditAct>, BrokerError> {
+        let Some((action, subject, details)) = described(about, input) else { return Ok(None) };
+        let is_own = match caller {
+            Caller::Operator(_) | Caller::Anonymous => false,
+            Caller::Agent(_) => self.takes_part(transaction, about, caller, now)?,
+        };
+        Ok((!is_own).then(|| AuditAct { actor: caller.to_string(), action, subject, details }))
+    }
+
+    /// Whether an agent acts on what is its own: a plan that it has submitted, a run or a thread that it takes part in,
+    /// or one that does not exist before the step.
+    fn takes_part(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<bool, BrokerError> {
+        let Some(agent) = caller.as_agent() else { return Ok(false) };
+        let Some(known) = self.entity_record(transaction, about)? else { return Ok(true) };
+        Ok(match &*known {
+            EntityRecord::Plan(known) => known.plan.submitter == *agent,
+            EntityRecord::Run(known) => self.access().takes_part_in_run(agent, &known.run),
+            EntityRecord::Thread(known) if known.thread.participants.contains(agent) => true,
+            EntityRecord::Thread(known) => {
+                let workspace = WorkspaceId::of(WorkspaceOwner::Thread, known.thread.id.as_str());
+                let workspace = workspace.map_err(|_| BrokerError::Internal)?;
+                let owner = self.owner_of(transaction, &workspace, now)?;
+                owner.is_some_and(|owner| owner.participants.contains(agent))
+            }
+            // No call asks for a step of another machine.
+            _ => false,
+        })
     }
 
     /// Records an act that changes no other record.
@@ -101,6 +149,66 @@ impl Engine {
         transaction.delete(key);
         Ok(head.without_first(AuditHead::decode_entry(&entry.value)?.0))
     }
+}
+
+/// The action, the object and the details of a step that a call can ask for. `None`: no call asks for it, but a message,
+/// which its agent signs, or a registration, which has an entry of its own.
+fn described(about: &EntityId, input: &Input) -> Option<(AuditAction, String, String)> {
+    let (action, subject, details) = match (about, input) {
+        (EntityId::Plan(id), Input::Plan(input)) => {
+            let of = |subtask: &str| format!("{id}/{subtask}");
+            match input {
+                plan::Input::Cancel { by: _, reason } => (AuditAction::PlanCancelled, id.to_string(), reason.clone()),
+                plan::Input::Retry { by: _ } => (AuditAction::PlanRetried, id.to_string(), String::new()),
+                plan::Input::CancelSubtask { subtask, by: _, reason } => {
+                    (AuditAction::SubtaskCancelled, of(subtask), reason.clone())
+                }
+                plan::Input::RetrySubtask { subtask, by: _ } => {
+                    (AuditAction::SubtaskRetried, of(subtask), String::new())
+                }
+                plan::Input::ReassignSubtask { subtask, to, by: _, reason } => {
+                    (AuditAction::SubtaskReassigned, of(subtask), format!("to {to}: {reason}"))
+                }
+                plan::Input::Submit(_) | plan::Input::Extend(_) => return None,
+            }
+        }
+        (EntityId::Run(id), Input::Routing(input)) => {
+            let (action, details) = match input {
+                routing::Input::Start(start) => {
+                    let task = start.task.as_ref().map(|task| format!(", over task {task}")).unwrap_or_default();
+                    (AuditAction::RunStarted, format!("graph {}{task}", start.graph))
+                }
+                routing::Input::Turn(turn) => {
+                    (AuditAction::TurnRecorded, format!("node {}, turn {}", turn.node, turn.id))
+                }
+                routing::Input::Cancel { by: _, reason } => (AuditAction::RunCancelled, reason.clone()),
+                routing::Input::Register { .. } => return None,
+            };
+            (action, id.to_string(), details)
+        }
+        (EntityId::Thread(id), Input::Thread(input)) => {
+            let (action, details) = match input {
+                threads::Input::Create(create) => (AuditAction::ThreadCreated, format!("spec {}", create.base)),
+                threads::Input::Act { id: _, action, by: _ } => (
+                    AuditAction::ThreadChanged,
+                    match action {
+                        threads::Action::Request(spec) => format!("request {spec}"),
+                        threads::Action::Activate(spec) => format!("activate {spec}"),
+                        threads::Action::Clear => "clear".to_owned(),
+                    },
+                ),
+                threads::Input::BeginRun { run, runner: _ } => (AuditAction::ThreadChanged, format!("begin run {run}")),
+                threads::Input::EndStep { run, runner: _, step } => {
+                    (AuditAction::ThreadChanged, format!("end step {step} of run {run}"))
+                }
+                threads::Input::EndRun { run, runner: _ } => (AuditAction::ThreadChanged, format!("end run {run}")),
+                threads::Input::PutSpec { .. } => return None,
+            };
+            (action, id.to_string(), details)
+        }
+        _ => return None,
+    };
+    Some((action, subject, details))
 }
 
 fn missing() -> BrokerError {

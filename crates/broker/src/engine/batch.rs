@@ -137,6 +137,8 @@ pub(super) struct CommitBatch {
     pub(super) work: usize,
     /// The bytes of the records that it writes.
     pub(super) bytes: usize,
+    /// Whether an operator asks for the command in hand: each of its changes has an entry in the audit log.
+    pub(super) is_of_operator: bool,
     /// A commit or a read has failed: the state on disk is unknown, and the engine accepts no more commands.
     pub(super) failed: bool,
 }
@@ -182,6 +184,14 @@ impl CommitBatch {
 
     /// Ends the command in hand. Its answer is sent after the commit of all its changes.
     pub(super) fn answer<T: Send + 'static>(&mut self, reply: Reply<T>, outcome: Result<T, Refused>) {
+        // A refused act may have let overdue deadlines pass, and changes nothing else.
+        if std::mem::take(&mut self.is_of_operator) && outcome.is_ok() && self.changes.len() > self.open_from {
+            let is_recorded = self.open_post_commit.iter().any(|done| matches!(done, PostCommit::OnRecord { .. }));
+            if !is_recorded {
+                tracing::error!("an operator's act has no entry in the audit log");
+            }
+            debug_assert!(is_recorded, "an operator's act has no entry in the audit log");
+        }
         self.close(Some(reply.with(outcome)));
     }
 

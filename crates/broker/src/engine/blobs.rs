@@ -18,8 +18,8 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::AgentId,
     policy::Action,
-    proto::v1::{self, context_section::Content, workspace_append::Entry},
-    records::{BlobRecord, BlobUsage, EntityRecord, Expiration, HoldKeys, UploadRecord},
+    proto::v1::{self, AuditAction, context_section::Content, workspace_append::Entry},
+    records::{AuditAct, BlobRecord, BlobUsage, EntityRecord, Expiration, HoldKeys, UploadRecord},
     store::{Key, Order, Record, Table},
     time::Timestamp,
 };
@@ -163,6 +163,11 @@ impl Engine {
             return Err(BrokerError::BlobUnknown { blob: hex::encode(digest) });
         }
         self.release(&mut transaction, digest, workspace, now)?;
+        if !caller.as_agent().is_some_and(|agent| owner.participants.contains(agent)) {
+            let (actor, subject) = (caller.to_string(), hex::encode(digest));
+            let act = AuditAct { actor, action: AuditAction::BlobDeleted, subject, details: workspace.to_string() };
+            self.record(&mut transaction, act, now)?;
+        }
         self.stage(transaction);
         Ok(())
     }
@@ -308,7 +313,7 @@ impl Engine {
         Ok(None)
     }
 
-    fn owner_of(
+    pub(super) fn owner_of(
         &mut self,
         transaction: &mut Transaction,
         workspace: &WorkspaceId,

@@ -40,6 +40,8 @@ pub enum Command {
         about: EntityId,
         /// The input, of the entity's kind.
         input: Box<Input>,
+        /// The caller that asks for the step, with the right to it.
+        caller: Caller,
         /// Receives the answer once the step is stored, or the refusal. `false`: the step changes nothing, a repeat.
         reply: Reply<bool>,
     },
@@ -104,8 +106,6 @@ pub enum Command {
         /// Receives the tasks that the process gets.
         reply: Reply<Vec<TaskId>>,
     },
-    /// Records a heartbeat of an agent.
-    Heartbeat {
     /// Names the processes of an agent with an open session.
     Processes {
         /// The agent.
@@ -113,6 +113,8 @@ pub enum Command {
         /// Receives the processes in the order in which they came, at most [`crate::PROCESSES_SHOWN`].
         reply: Reply<Vec<RunningProcess>>,
     },
+    /// Records a heartbeat of an agent.
+    Heartbeat {
         /// The consumer of the session that carries the heartbeat.
         consumer: ConsumerId,
         /// The agent that sends the heartbeat.
@@ -327,6 +329,46 @@ pub enum Command {
     },
     /// Tells every consumer to come back later, and ends every watcher: the broker is about to stop.
     GoAway,
+}
+
+impl Command {
+    /// The caller that asks for a change, if the command has one. Each act of an operator comes with one.
+    pub fn caller(&self) -> Option<&Caller> {
+        match self {
+            Self::Apply { caller, .. }
+            | Self::Register { caller, .. }
+            | Self::Update { caller, .. }
+            | Self::Deregister { caller, .. }
+            | Self::Invite { caller, .. }
+            | Self::ChangeKeys { caller, .. }
+            | Self::CancelNegotiation { caller, .. }
+            | Self::Redrive { caller, .. }
+            | Self::DeleteBlob { caller, .. }
+            | Self::RegisterRevision { caller, .. }
+            | Self::RegisterSchema { caller, .. }
+            | Self::ChangeName { caller, .. }
+            | Self::Reassign { caller, .. }
+            | Self::Discard { caller, .. } => Some(caller),
+            Self::Submit { .. }
+            | Self::Acknowledge { .. }
+            | Self::Open { .. }
+            | Self::Credit { .. }
+            | Self::Close { .. }
+            | Self::Hello { .. }
+            | Self::Resume { .. }
+            | Self::Processes { .. }
+            | Self::Heartbeat { .. }
+            | Self::Settle { .. }
+            | Self::Note { .. }
+            | Self::Watch { .. }
+            | Self::Unwatch { .. }
+            | Self::BeginUpload { .. }
+            | Self::FinishUpload { .. }
+            | Self::DropUpload { .. }
+            | Self::KeepRefused { .. }
+            | Self::GoAway => None,
+        }
+    }
 }
 
 /// The kind of a consumer, which decides how its leases end.

@@ -82,8 +82,11 @@ use self::{
     watchers::Watcher,
 };
 use super::{
-    Away, BrokerError, BrokerIdentity, Refused, Resources, Settings, access::Access, changes::HandoffChanges,
-    directory::Directory, refused,
+    Away, BrokerError, BrokerIdentity, Refused, Resources, Settings,
+    access::{Access, Caller},
+    changes::HandoffChanges,
+    directory::Directory,
+    refused,
 };
 use crate::{
     domain::EntityId,
@@ -234,6 +237,7 @@ impl Engine {
     /// Executes one command: adds its changes and its answer to the batch.
     pub fn handle(&mut self, command: Command, now: Timestamp) {
         let now = self.keep_time(now);
+        self.batch.is_of_operator = matches!(command.caller(), Some(Caller::Operator(_)));
         match command {
             Command::Submit { message, is_from_sender, reply } => {
                 let envelope = message.envelope();
@@ -257,8 +261,8 @@ impl Engine {
                     self.seen(sender, now);
                 }
             }
-            Command::Apply { about, input, reply } => {
-                let outcome = self.apply(&about, &input, now);
+            Command::Apply { about, input, caller, reply } => {
+                let outcome = self.apply(&about, &input, &caller, now);
                 self.batch.answer(reply, outcome);
             }
             Command::Acknowledge { agent, delivery_id, fate, reply } => {
@@ -304,14 +308,14 @@ impl Engine {
                 let outcome = self.resume(&agent, instance, tasks, tasks_max).map_err(refused);
                 self.batch.answer(reply, outcome);
             }
-            Command::Close { consumer } => self.close_consumer(consumer, now),
-            Command::Heartbeat { consumer, agent, heartbeat, reply } => {
-                self.take_heartbeat(Some(consumer), &agent, heartbeat, now);
-                self.answer_credit(consumer, reply);
             Command::Processes { agent, reply } => {
                 let processes = self.processes(&agent);
                 self.batch.answer(reply, Ok(processes));
             }
+            Command::Close { consumer } => self.close_consumer(consumer, now),
+            Command::Heartbeat { consumer, agent, heartbeat, reply } => {
+                self.take_heartbeat(Some(consumer), &agent, heartbeat, now);
+                self.answer_credit(consumer, reply);
             }
             // The commit registers the watcher, whose first update then shows the state that this batch leaves.
             Command::Watch { watcher, entity, updates } => {

@@ -35,8 +35,8 @@ use crate::{
     ids::{AgentId, MessageId, PlanId, TaskId, WorkspaceId, WorkspaceOwner},
     policy::{Action, Resource},
     preparation::{Findings, PreparedMessage, extension_digest},
-    proto::v1::{self, AuditAction},
-    records::{AuditAct, EntityRecord, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
+    proto::v1,
+    records::{EntityRecord, MessageRecord, PlanEntryRecord, PlanRecord, PlanSpecRecord},
     refused,
     store::{Key, Order as ScanOrder, Table},
     time::Timestamp,
@@ -215,36 +215,6 @@ impl Engine {
             return Err(BrokerError::AgentGone { agent: to.to_owned() });
         }
         Ok(())
-    }
-
-    /// Records in the audit log that another caller than the submitter has changed a subtask.
-    pub(super) fn record_subtask_change(
-        &mut self,
-        transaction: &mut Transaction,
-        about: &EntityId,
-        input: &Input,
-        now: Timestamp,
-    ) -> Result<(), BrokerError> {
-        let (EntityId::Plan(id), Input::Plan(input)) = (about, input) else { return Ok(()) };
-        let (action, subtask, by, details) = match input {
-            plan::Input::CancelSubtask { subtask, by, reason } => {
-                (AuditAction::SubtaskCancelled, subtask, by, reason.clone())
-            }
-            plan::Input::RetrySubtask { subtask, by } => (AuditAction::SubtaskRetried, subtask, by, String::new()),
-            plan::Input::ReassignSubtask { subtask, to, by, reason } => {
-                (AuditAction::SubtaskReassigned, subtask, by, format!("to {to}: {reason}"))
-            }
-            plan::Input::Submit(_)
-            | plan::Input::Extend(_)
-            | plan::Input::Cancel { .. }
-            | plan::Input::Retry { .. } => return Ok(()),
-        };
-        let (plan, _) = self.plan_of_task(transaction, id)?;
-        if *by == Caller::Agent(plan.submitter.clone()).to_string() {
-            return Ok(());
-        }
-        let act = AuditAct { actor: by.clone(), action, subject: format!("{id}/{subtask}"), details };
-        self.record(transaction, act, now)
     }
 
     /// The plan and its subtasks, of a task of a plan.

@@ -235,7 +235,7 @@ async fn agents_settle_no_dead_letters(world: World) -> Verdict {
     checks.done()
 }
 
-async fn read_audit(world: &World, by: &Client, after_number: u64) -> Answer<v1::ListAuditEntriesResponse> {
+pub(super) async fn read_audit(world: &World, by: &Client, after_number: u64) -> Answer<v1::ListAuditEntriesResponse> {
     let request = v1::ListAuditEntriesRequest { page_size: 1000, after_number };
     world.call(async { by.answer(by.audit().list_audit_entries(request).await) }).await
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{
+    access::read_audit,
     check::{Checks, Refusal, Verdict, answered, refused, same},
     plans::{Cast, PLAN_INVALID, Taken},
     world::{Actor, World},
@@ -26,6 +27,9 @@ cases! {
     "plan.one-subtask-is-reassigned" "9"
         "ReassignSubtask takes the task from its agent, whose late result is STALE_EPOCH, and hands it to the named one; an agent without the type is RECEIVER_INVALID."
         reassign;
+    "plan.acts-of-others-are-audited" "9"
+        "An operator's cancel and retry of a plan and of a subtask are in the audit log with the operator and the reason; the submitter's own are not."
+        acts_of_others_are_audited;
 }
 
 const FINAL: Refusal = Refusal(Code::FailedPrecondition, "PLAN_FINAL");
@@ -165,5 +169,42 @@ async fn reassign(world: World) -> Verdict {
     let mut checks = Checks::of("after it");
     checks.same("turn_agent_id", carol.id(), offered.turn_agent_id.as_str());
     checks.same("assigned_to", carol.id(), offered.assigned_to.as_str());
+    checks.done()
+}
+
+async fn acts_of_others_are_audited(world: World) -> Verdict {
+    let operator = world.operator()?;
+    let cast = Cast::of(&world).await?;
+    cast.submit(cast.plan(vec![cast.subtask("a", &[]), cast.subtask("b", &[])])).await?;
+    let acts = async || {
+        let length = answered("the operator reads the audit log", read_audit(&world, &operator, 0).await)?.log_length;
+        // The entries of this case are among the latest 1,000, however long the log is.
+        let latest = read_audit(&world, &operator, length.saturating_sub(1000)).await;
+        let latest = answered("the operator reads the audit log", latest)?.entries.into_iter();
+        let of_plan = latest.filter_map(|logged| logged.entry).filter(|entry| entry.subject.starts_with(&cast.plan_id));
+        Ok(of_plan.map(|entry| (entry.action(), entry.details, entry.actor)).collect::<Vec<_>>())
+    };
+    let plan = cast.alice.client.plan(&cast.plan_id);
+    answered("alice cancels the plan", cast.alice.call(plan.cancel("own")).await)?;
+    answered("alice retries it", cast.alice.call(plan.retry()).await)?;
+    same("after alice's own acts", "entries", Vec::new(), acts().await?)?;
+
+    let (plan, step) = (operator.plan(&cast.plan_id), "the operator acts on the plan");
+    answered(step, world.call(plan.cancel_subtask("a", "not now")).await)?;
+    answered(step, world.call(plan.retry_subtask("a")).await)?;
+    answered(step, world.call(plan.cancel("not now")).await)?;
+    answered(step, world.call(plan.retry()).await)?;
+    let seen = acts().await?;
+    let expected = [
+        (v1::AuditAction::SubtaskCancelled, "not now"),
+        (v1::AuditAction::SubtaskRetried, ""),
+        (v1::AuditAction::PlanCancelled, "not now"),
+        (v1::AuditAction::PlanRetried, ""),
+    ];
+    let found: Vec<_> = seen.iter().map(|(action, details, _)| (*action, details.as_str())).collect();
+    let mut checks = Checks::of(step);
+    checks.same("entries", expected.to_vec(), found);
+    let is_operator = |(_, _, actor): &(v1::AuditAction, String, String)| actor.starts_with("operator ");
+    checks.holds("actors", seen.iter().all(is_operator), "the operator", &seen);
     checks.done()
 }

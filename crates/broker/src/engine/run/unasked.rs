@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Cause, Origin, RunError};
 use crate::{
     BrokerError, Refused,
+    access::Caller,
     domain::{Entity, EntityId, Input},
     engine::{Engine, transaction::Transaction},
     records::CustodyEvent,
@@ -44,6 +45,7 @@ impl Engine {
         &mut self,
         about: &EntityId,
         input: &Input,
+        caller: &Caller,
         now: Timestamp,
     ) -> Result<bool, Refused> {
         // Their names have owners, so they are registered by `register_revision` alone.
@@ -60,11 +62,15 @@ impl Engine {
         self.check_runs_of_task(about, input)?;
         self.check_stored_by_call(about, input)?;
         let mut transaction = self.transaction();
+        // Before the step: a turn makes its reporter a participant.
+        let act = self.act_of(&mut transaction, about, input, caller, now).map_err(refused)?;
         let cause = Cause { origin: Origin::Broker, event: None };
         let has_changed = self.run(&mut transaction, about, input, cause, now).map_err(RunError::into_refusal)?;
         if has_changed {
             self.check_use(&mut transaction, input).map_err(refused)?;
-            self.record_subtask_change(&mut transaction, about, input, now).map_err(refused)?;
+            if let Some(act) = act {
+                self.record(&mut transaction, act, now).map_err(refused)?;
+            }
             self.stage(transaction);
         }
         Ok(has_changed)

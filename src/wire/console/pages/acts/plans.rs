@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The most bytes of a reason.
-const REASON_BYTES_MAX: usize = 1024;
+pub(super) const REASON_BYTES_MAX: usize = 1024;
 
 /// The acts on a plan that can be done now.
 pub(in crate::wire::console::pages) fn of_plan(view: View<'_>, plan: &Plan) -> Vec<Offered> {
@@ -79,7 +79,7 @@ pub(super) async fn retry(
 }
 
 /// Runs the step of a call on a plan that the caller may change.
-async fn apply(
+pub(super) async fn apply(
     console: &Console,
     caller: &Caller,
     id: &str,
@@ -98,18 +98,28 @@ async fn apply(
     permitted.await.map_err(refused)?;
     let input = Box::new(Input::Plan(input(caller.to_string(), reason.to_owned())));
     let about = EntityId::Plan(id);
-    console.broker.ask(|reply| Command::Apply { about, input, reply }).await.map(drop)
+    let caller = caller.clone();
+    console.broker.ask(|reply| Command::Apply { about, input, caller, reply }).await.map(drop)
 }
 
 /// The plan that the caller may change.
-fn changeable(view: View<'_>, id: &str) -> Result<std::sync::Arc<Plan>, BrokerError> {
+pub(super) fn changeable(view: View<'_>, id: &str) -> Result<std::sync::Arc<Plan>, BrokerError> {
     let (plan, _) = view.plan(&parsed("plan_id", id, PlanId::parse)?)?;
     view.access.may_cancel_plan(view.caller, &plan)?;
     Ok(plan)
 }
 
-fn subtasks(many: usize) -> String {
+pub(super) fn subtasks(many: usize) -> String {
     format!("{many} subtask{}", if many == 1 { "" } else { "s" })
+}
+
+/// The entry of an act on a plan. The submitter's own acts are in the log of the plan alone.
+pub(super) fn audit(view: View<'_>, plan: &Plan, name: &str, subject: &str, with: &str) -> String {
+    if view.caller.as_agent() == Some(&plan.submitter) {
+        return "none: the plan is the submitter's own, and its log has the act".to_owned();
+    }
+    let with = if with.is_empty() { String::new() } else { format!(", {with}") };
+    format!("{name}, on {subject}{with}")
 }
 
 fn cancellation(view: View<'_>, id: &str, form: &CancelForm) -> Result<Act, BrokerError> {
@@ -136,7 +146,7 @@ fn cancellation(view: View<'_>, id: &str, form: &CancelForm) -> Result<Act, Brok
         section: "plans",
         title: format!("Cancel plan {}?", plan.id),
         effects,
-        audit: "none: the log of the plan has the act, its caller and its reason".to_owned(),
+        audit: audit(view, &plan, "Plan cancelled", plan.id.as_str(), "with the reason"),
         path: format!("{path}/cancel"),
         back: path,
         fields: vec![Field::reason(&form.reason, REASON_BYTES_MAX)],
@@ -172,7 +182,7 @@ fn another_round(view: View<'_>, id: &str) -> Result<Act, BrokerError> {
         title: format!("Retry plan {}?", plan.id),
         about: plan.reason.clone(),
         effects,
-        audit: "none: the log of the plan has the act, its caller and the round".to_owned(),
+        audit: audit(view, &plan, "Plan retried", plan.id.as_str(), ""),
         path: format!("{path}/retry"),
         back: path,
         button: "Retry the plan",

@@ -70,7 +70,8 @@ async fn apply(console: &Console, caller: &Caller, id: &str, reason: &str) -> Re
     permitted.await.map_err(refused)?;
     let cancel = routing::Input::Cancel { by: caller.as_agent().cloned(), reason: reason.to_owned() };
     let (about, input) = (EntityId::Run(id), Box::new(Input::Routing(cancel)));
-    console.broker.ask(|reply| Command::Apply { about, input, reply }).await.map(drop)
+    let caller = caller.clone();
+    console.broker.ask(|reply| Command::Apply { about, input, caller, reply }).await.map(drop)
 }
 
 fn act(view: View<'_>, id: &str, form: &CancelForm) -> Result<Act, BrokerError> {
@@ -87,7 +88,10 @@ fn act(view: View<'_>, id: &str, form: &CancelForm) -> Result<Act, BrokerError> 
         title: format!("Cancel the run of {}?", run.graph.id),
         about: format!("Run {}, step {}", run.id, run.step),
         effects,
-        audit: "none: the path of the run has the act, its caller and its reason".to_owned(),
+        audit: match view.caller.as_agent().is_some_and(|agent| view.access.takes_part_in_run(agent, &run)) {
+            true => "none: the run is that of its participants, and its path has the act".to_owned(),
+            false => format!("Run cancelled, on {}, with the reason", run.id),
+        },
         path: format!("{path}/cancel"),
         back: path,
         fields: vec![Field::reason(&form.reason, REASON_BYTES_MAX)],

@@ -90,12 +90,15 @@ scenario("a plan is cancelled and retried, and its log has both", async (scene) 
   await page.getByRole("link", { name: "Cancel the plan…" }).click();
   await page.getByText("1 subtask being handed over: their handoffs are cancelled.").waitFor();
   await page.getByText("1 subtask not begun: they do not begin.").waitFor();
+  await page.getByText("Entry in the audit log: Plan cancelled, on report, with the reason.").waitFor();
   await page.getByLabel("Reason").fill("not needed");
   assert.equal(await command(page), "baton plan cancel report --reason 'not needed'");
   await isAccessible(page, "cancel a plan");
   await page.getByRole("button", { name: "Cancel the plan" }).click();
   await page.waitForURL(/\/plans\/report$/);
   assert.equal(await state(), "PLAN_STATE_CANCELLED");
+  const cancelled = await lastAct(scene);
+  assert.deepEqual([cancelled.action, cancelled.subject, cancelled.details], ["AUDIT_ACTION_PLAN_CANCELLED", "report", "not needed"]);
   await page.getByText("not needed").first().waitFor();
 
   await page.getByRole("link", { name: "Retry the plan…" }).click();
@@ -103,12 +106,98 @@ scenario("a plan is cancelled and retried, and its log has both", async (scene) 
   await page.getByRole("button", { name: "Retry the plan" }).click();
   await page.waitForURL(/\/plans\/report$/);
   assert.equal(await state(), "PLAN_STATE_RUNNING");
+  const retried = await lastAct(scene);
+  assert.deepEqual([retried.action, retried.subject], ["AUDIT_ACTION_PLAN_RETRIED", "report"]);
   // Again it is refused.
   await page.goto(`${scene.origin}/plans/report/retry`);
   await page.getByRole("button", { name: "Retry the plan" }).click();
   await page.getByRole("alert").getByText("PLAN_RUNNING").waitFor();
   assert.equal(await state(), "PLAN_STATE_RUNNING");
   scene.expects(/status of 409/);
+});
+
+scenario("one subtask is reassigned, cancelled and retried", async (scene) => {
+  const alice = await scene.agent("alice");
+  const [, carol] = [await scene.agent("bob"), await scene.agent("carol")];
+  const subtasks = [
+    { id: "one", description: "The first step.", agent_id: "bob" },
+    { id: "two", description: "Two.", agent_id: "bob", dependencies: ["one"] },
+    { id: "three", description: "Three.", agent_id: "bob" },
+  ];
+  await scene.baton("plan", "submit", scene.file("plan.json", JSON.stringify({ description: "Steps.", subtasks })), "--plan-id", "report", ...alice.identity);
+  const offered = (to) => until(`an offer to ${to}`, async () => (await scene.lines("handoff", "list", "--open", "--to", to)).length > 0);
+  await offered("bob");
+  const one = async () => (await scene.baton("plan", "show", "report")).subtasks.find((subtask) => subtask.id === "one");
+  const page = await scene.operator("/plans/report");
+  const row = page.locator("#subtask-one");
+  await row.getByRole("link", { name: "Reassign subtask one…" }).click();
+  await page.getByRole("heading", { name: "Reassign subtask one of plan report?" }).waitFor();
+  await page.getByText("The first step.").waitFor();
+  await page.getByText("Its open handoff is cancelled.").waitFor();
+  await page.getByText("Entry in the audit log: Subtask reassigned, on report/one, with the new agent and the reason.").waitFor();
+  await isAccessible(page, "reassign a subtask");
+  await isWalkable(page, "reassign a subtask");
+  await fitsNarrowScreens(page, "reassign a subtask");
+  // A refused act keeps its form.
+  await page.getByLabel("New agent").fill("nobody-here");
+  await page.getByLabel("Reason").fill("no answer");
+  await page.getByRole("button", { name: "Reassign the subtask" }).click();
+  await page.getByRole("alert").getByText("RECEIVER_UNKNOWN").waitFor();
+  await page.getByLabel("New agent").fill("carol");
+  assert.equal(await command(page), "baton plan subtask reassign report one --to carol --reason 'no answer'");
+  await page.getByRole("button", { name: "Reassign the subtask" }).click();
+  await page.waitForURL(/\/plans\/report$/);
+  await offered("carol");
+  const reassigned = await lastAct(scene);
+  assert.deepEqual([reassigned.action, reassigned.subject, reassigned.details], ["AUDIT_ACTION_SUBTASK_REASSIGNED", "report/one", "to carol: no answer"]);
+
+  await row.getByRole("link", { name: "Cancel subtask one…" }).click();
+  await page.getByText("With it, 1 subtask after it: skipped.").waitFor();
+  await page.getByLabel("Reason").fill("not now");
+  assert.equal(await command(page), "baton plan subtask cancel report one --reason 'not now'");
+  await page.getByRole("button", { name: "Cancel the subtask" }).click();
+  await page.waitForURL(/\/plans\/report$/);
+  assert.equal((await one()).state, "SUBTASK_STATE_CANCELLED");
+  assert.equal((await lastAct(scene)).action, "AUDIT_ACTION_SUBTASK_CANCELLED");
+  assert.equal(await page.locator("#subtask-two").getByRole("link", { name: "Retry" }).count(), 0, "it is skipped because of another");
+
+  await row.getByRole("link", { name: "Retry subtask one…" }).click();
+  await page.getByText("Skipped because of it, and now waiting for it again: 1 subtask.").waitFor();
+  assert.equal(await command(page), "baton plan subtask retry report one");
+  await page.getByRole("button", { name: "Retry the subtask" }).click();
+  await page.waitForURL(/\/plans\/report$/);
+  assert.equal((await one()).state, "SUBTASK_STATE_HANDING_OFF");
+  assert.equal((await lastAct(scene)).action, "AUDIT_ACTION_SUBTASK_RETRIED");
+  // Again it is refused.
+  await page.goto(`${scene.origin}/plans/report/subtasks/one/retry`);
+  await page.getByRole("button", { name: "Retry the subtask" }).click();
+  const alert = page.getByRole("alert");
+  await alert.getByText("SUBTASK_STATE").waitFor();
+  await alert.getByText("The subtask has moved on.").waitFor();
+  await page.goto(`${scene.origin}/plans/report/subtasks/nothing/cancel`);
+  await page.getByText("must be a subtask of the plan").waitFor();
+  // The reader without the right sees which one it needs, in place of the acts.
+  const { url } = await scene.running("console", ...carol.identity);
+  const other = await scene.page();
+  await other.goto(url);
+  await other.waitForURL(/overview/);
+  await other.goto(`${scene.origin}/plans/report`);
+  await other.locator("#subtask-one").getByText("needs cancelPlan").waitFor();
+  assert.equal(await other.getByRole("link", { name: /subtask one…/ }).count(), 0);
+  const acts = (await scene.lines("audit")).length;
+  await other.goto(`${scene.origin}/plans/report/subtasks/one/cancel`);
+  await other.getByText("PERMISSION_DENIED").waitFor();
+  assert.equal((await scene.lines("audit")).length, acts);
+  // The submitter's own act has no entry, and its page says so.
+  const own = await scene.page();
+  await own.goto((await scene.running("console", ...alice.identity)).url);
+  await own.waitForURL(/overview/);
+  await own.goto(`${scene.origin}/plans/report/subtasks/three/cancel`);
+  await own.getByText("Entry in the audit log: none: the plan is the submitter's own, and its log has the act.").waitFor();
+  await own.getByRole("button", { name: "Cancel the subtask" }).click();
+  await own.waitForURL(/\/plans\/report$/);
+  assert.equal((await scene.lines("audit")).length, acts);
+  scene.expects(/status of 40[0-9]/);
 });
 
 scenario("a key is revoked, an agent is invited, and one leaves", async (scene) => {

@@ -62,6 +62,7 @@ export async function populated(scene) {
     "redrive-one": at(`/dead-letters/${letter}/redrive`),
     reassign: at("/tasks/crash-7/reassign"),
     "cancel-plan": at("/plans/report/cancel"),
+    "reassign-subtask": at("/plans/report/subtasks/growth/reassign"),
     deregister: at("/agents/support/deregister"),
     invite: at("/invite"),
     "no-task": at("/tasks/nothing"),

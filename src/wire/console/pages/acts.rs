@@ -9,6 +9,7 @@ mod dead_letters;
 mod negotiations;
 mod plans;
 mod runs;
+mod subtasks;
 mod tasks;
 
 use askama::Template;
@@ -21,6 +22,7 @@ pub(super) use self::{
     negotiations::of_negotiation,
     plans::of_plan,
     runs::of_run,
+    subtasks::of_subtask,
     tasks::of_task,
 };
 use crate::{
@@ -35,6 +37,9 @@ pub(super) fn router() -> Router<Console> {
         .route("/tasks/{id}/reassign", get(tasks::review).post(tasks::reassign))
         .route("/plans/{id}/cancel", get(plans::review_cancel).post(plans::cancel))
         .route("/plans/{id}/retry", get(plans::review_retry).post(plans::retry))
+        .route("/plans/{id}/subtasks/{subtask}/cancel", get(subtasks::review_cancel).post(subtasks::cancel))
+        .route("/plans/{id}/subtasks/{subtask}/retry", get(subtasks::review_retry).post(subtasks::retry))
+        .route("/plans/{id}/subtasks/{subtask}/reassign", get(subtasks::review_reassign).post(subtasks::reassign))
         .route("/runs/{id}/cancel", get(runs::review).post(runs::cancel))
         .route("/negotiations/{id}/cancel", get(negotiations::review).post(negotiations::cancel))
         .route("/agents/{id}/deregister", get(agents::review_deregister).post(agents::deregister))
@@ -200,6 +205,7 @@ fn advice(code: ErrorCode) -> &'static str {
         }
         ErrorCode::AgentBusy => "Reassign its tasks first, or set the mark below.",
         ErrorCode::FieldInvalid => "Correct the field, and confirm again.",
+        ErrorCode::SubtaskState => "The subtask has moved on. Go back to see how, and what can be done now.",
         ErrorCode::PlanRunning => "Wait until the plan has ended, or cancel it first.",
         ErrorCode::LimitExceeded | ErrorCode::QuotaExceeded => "Wait a moment, and confirm again.",
         _ => "Nothing has changed. Correct the form, or go back.",

@@ -154,6 +154,7 @@ struct SubtaskRow {
     deadline: String,
     has_result: bool,
     cause: String,
+    acts: Vec<Offered>,
 }
 
 struct ResultRow {
@@ -187,7 +188,7 @@ pub(super) async fn show(
                 (picture, nodes)
             }),
             timeline: timeline(&plan, &spec, class_of, now),
-            subtasks: (from..until).map(|place| SubtaskRow::new(&plan, &spec, place)).collect(),
+            subtasks: (from..until).map(|place| SubtaskRow::new(view, &plan, &spec, place)).collect(),
             next: Some(until).filter(|until| *until < plan.subtasks.len()),
             results: results.iter().map(ResultRow::new).collect(),
             next_results,
@@ -224,7 +225,7 @@ fn class_of(state: SubtaskState) -> &'static str {
 }
 
 impl SubtaskRow {
-    fn new(plan: &Plan, spec: &Spec, place: usize) -> Self {
+    fn new(view: View<'_>, plan: &Plan, spec: &Spec, place: usize) -> Self {
         let run = &plan.subtasks[place];
         let direct = &spec.links.direct[place];
         let mut needs: Vec<String> =
@@ -251,6 +252,7 @@ impl SubtaskRow {
             deadline: text_of(run.deadline),
             has_result: run.result.is_some(),
             cause: cause.collect::<Vec<_>>().join("; ").trim_end().to_owned(),
+            acts: acts::of_subtask(view, plan, &spec.subtasks[place].id, run),
         }
     }
 }

@@ -114,7 +114,7 @@ fn act(view: View<'_>, broker: &Broker, id: &str, form: &ReassignForm) -> Result
     let to = Field {
         is_required: true,
         placeholder: "AGENT or type:NAME",
-        choices: suggested(view, broker, owner),
+        choices: suggested(view, broker, Some(owner)),
         ..Field::text("to", "New owner", &form.to, 133)
     };
     let path = format!("/tasks/{}", encoded(id.as_str()));
@@ -141,8 +141,8 @@ fn act(view: View<'_>, broker: &Broker, id: &str, form: &ReassignForm) -> Result
     })
 }
 
-/// The agents and types that may take the task, for a reader that may see the directory.
-fn suggested(view: View<'_>, broker: &Broker, owner: &AgentId) -> Vec<String> {
+/// The agents and types that may take work from its owner, for a reader that may see the directory.
+pub(super) fn suggested(view: View<'_>, broker: &Broker, owner: Option<&AgentId>) -> Vec<String> {
     if view.access.may_see_directory(view.caller).is_err() {
         return Vec::new();
     }
@@ -150,7 +150,7 @@ fn suggested(view: View<'_>, broker: &Broker, owner: &AgentId) -> Vec<String> {
     let entries = directory.list(None, SUGGESTED);
     let able = entries.iter().filter(|entry| {
         let id = entry.id();
-        id != *owner && directory.is_registered(&id) && !directory.is_gone(&id, now)
+        Some(&id) != owner && directory.is_registered(&id) && !directory.is_gone(&id, now)
     });
     let mut types: Vec<String> = Vec::new();
     let mut agents: Vec<String> = Vec::new();

@@ -125,6 +125,33 @@ async fn a_chatbot_hands_to_a_person_who_works_with_the_inbox_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_of_a_shell_shows_the_number_of_offers() {
+    let broker = Broker::start();
+    let bot = broker.agent("chatbot").await;
+    drop(broker.agent("carol").await);
+    let carol = Person::new(&broker, "carol");
+    let count = |more: &[&str]| {
+        let output = carol.command(&[&["inbox", "--count"], more].concat()).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(count(&[]), "0\n");
+    for task in ["ticket-1", "ticket-2", "ticket-3"] {
+        bot.request("carol", task, 1, &a_request()).await.unwrap();
+    }
+    for format in ["table", "json"] {
+        assert_eq!(count(&["-o", format]), "3\n");
+    }
+    // What she has taken or declined, and what she has requested herself, waits no more.
+    carol.run(&["handoff", "accept", "ticket-1"]);
+    carol.run(&["handoff", "reject", "ticket-2"]);
+    carol.run(&["handoff", "request", "--to", "chatbot", "--task", "of-carol"]);
+    assert_eq!(count(&[]), "1\n");
+    let (code, stderr) = exit_of(&mut carol.command(&["inbox", "--count", "--limit", "2"]));
+    assert!(code == Some(2) && stderr.contains("--limit"), "{code:?} {stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_inbox_shows_each_side_of_a_negotiation_its_turn() {
     let broker = Broker::start();
     for name in ["alice", "carol", "dave"] {

@@ -31,13 +31,17 @@ use baton_client::{
 #[command(after_help = "Examples:
   baton inbox --id carol --key carol.pem
   baton profile use carol && baton inbox
-  baton inbox -o json | jq .questions")]
+  baton inbox -o json | jq .questions
+  PS1='[$(baton inbox --count)] $ '   # the offers that wait, in a prompt of a shell")]
 pub(super) struct InboxArgs {
     #[command(flatten)]
     identity: IdentityArgs,
     /// The most entries of each kind.
     #[arg(long, default_value_t = 50)]
     limit: u32,
+    /// Print the number of offers that wait for a decision of this agent, and nothing else.
+    #[arg(long, conflicts_with = "limit")]
+    count: bool,
 }
 
 /// The entries of an inbox.
@@ -65,6 +69,11 @@ pub(super) struct Inbox {
 pub(super) async fn run(args: InboxArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let (client, composer) = as_agent(&args.identity, connection).await?;
     let agent = composer.identity.agent.to_string();
+    if args.count {
+        let open = open_handoffs(&client, &agent, u32::MAX).await?;
+        say!("{}", open.iter().filter(|handoff| is_offer(handoff, &agent)).count());
+        return Ok(());
+    }
     let inbox = read(&client, &agent, args.limit).await?;
     if output.is_table() {
         show(&agent, &inbox);
@@ -125,7 +134,7 @@ pub(super) async fn read(client: &Client, agent: &str, limit: u32) -> Result<Inb
     for handoff in handoffs {
         let is_candidate = handoff.candidate_id == agent;
         match handoff.state() {
-            HandoffState::Requested | HandoffState::Deciding if is_candidate => {
+            _ if is_offer(&handoff, agent) => {
                 // A list does not show the words of a request, and an offer cannot be decided without them.
                 inbox.offers.push(whole(client, handoff).await?);
             }
@@ -135,6 +144,11 @@ pub(super) async fn read(client: &Client, agent: &str, limit: u32) -> Result<Inb
         }
     }
     Ok(inbox)
+}
+
+/// Whether the agent may accept or reject this handoff now.
+fn is_offer(handoff: &v1::Handoff, agent: &str) -> bool {
+    handoff.candidate_id == agent && matches!(handoff.state(), HandoffState::Requested | HandoffState::Deciding)
 }
 
 async fn open_handoffs(client: &Client, agent: &str, limit: u32) -> Result<Vec<v1::Handoff>, Failure> {

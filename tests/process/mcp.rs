@@ -1,6 +1,7 @@
 //! `baton mcp`: models as agents, through the client of the protocol's official library.
 
 mod long_work;
+mod progress;
 mod resources;
 mod sets;
 

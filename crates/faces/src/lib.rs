@@ -16,6 +16,7 @@ mod prompts;
 mod questions;
 mod refusal;
 mod resources;
+mod steps;
 mod text;
 mod transfers;
 

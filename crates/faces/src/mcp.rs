@@ -7,7 +7,10 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -17,10 +20,11 @@ use rmcp::{
         CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientResult,
         ContentBlock, CreateTaskResult, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
         Implementation, InputRequest, InputRequests, InputRequiredResult, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents,
-        ResourceTemplate, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, ServerRequest,
-        SubscribeRequestParams, SubscriptionFilter, Tool, ToolAnnotations, UnsubscribeRequestParams, UpdateTaskParams,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+        ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam,
+        ServerCapabilities, ServerConfig, ServerRequest, SubscribeRequestParams, SubscriptionFilter, Tool,
+        ToolAnnotations, UnsubscribeRequestParams, UpdateTaskParams,
     },
     service::{NotificationContext, RequestContext, ServerInitializeError, SubscriptionContext},
     transport::stdio_pipes,
@@ -35,6 +39,7 @@ use crate::{
     long_work, prompts,
     questions::{self, Question},
     resources::{self, FOLLOWED_MAX, Place},
+    steps,
     transfers::{self, Fixed, Shown},
 };
 
@@ -293,6 +298,19 @@ impl ServerHandler for Server {
                 _ => None,
             };
             Some(output.map(|output| (output, task)))
+        };
+        let running = async {
+            let Some(token) = context.meta.get_progress_token() else { return running.await };
+            let told = AtomicU32::new(0);
+            let tell = |step: String| {
+                // The number only grows: the whole is not known.
+                let count = f64::from(told.fetch_add(1, Relaxed) + 1);
+                let news = ProgressNotificationParam::new(token.clone(), count).with_message(step);
+                let peer = context.peer.clone();
+                // A host that is gone hears nothing, and the call ends by itself.
+                async move { drop(peer.notify_progress(news).await) }
+            };
+            steps::heard(running, tell).await
         };
         let result = tokio::select! {
             result = running => result,

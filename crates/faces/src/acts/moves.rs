@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{Looks, MADE_PREFIX, QUESTIONS_MAX, asked, offers, plans, wait_of};
 use crate::{
     ActError, Face, contexts,
+    steps::Steps,
     text::{DATA_MAX, TEXT_MAX, clean, clean_json, short},
 };
 
@@ -98,6 +99,18 @@ impl Moved {
         Self { state, next, negotiation: Some(bargain), ..Self::default() }
     }
 
+    /// Where it is, in a line. Words of another agent follow its name.
+    fn step(&self) -> String {
+        let mut step = format!("{}, owned by {}", self.state, self.owner_id);
+        if let Some(progress) = self.progress {
+            step.push_str(&format!(", {:.0} %", progress * 100.0));
+        }
+        if !self.details.is_empty() {
+            step.push_str(&format!(". {} says: {}", self.from, clean(&self.details, 256)));
+        }
+        step
+    }
+
     /// Whether the handoff has no further news.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(self.state.as_str(), "REQUESTED" | "DECIDING" | "ACCEPTED" | "CONTEXT_SENT" | "LENT")
@@ -138,11 +151,12 @@ pub(crate) async fn follow_at_first(face: &Face, handoff_id: &str) -> Result<Mov
 
 /// Follows a handoff to its end, or until the time is over. Sends its context when a candidate has accepted.
 pub(super) async fn follow(face: &Face, handoff_id: &str, wait: std::time::Duration) -> Result<Moved, ActError> {
-    let looks = Looks::new(wait);
+    let (looks, mut steps) = (Looks::new(wait), Steps::default());
     loop {
         let handoff = face.handoff(handoff_id).await?;
         contexts::send(face, &handoff).await?;
         let moved = moved(face, &handoff).await?;
+        steps.tell(|| moved.step());
         let has_question = moved.next.contains("`answer`");
         if moved.is_over() || has_question || !looks.again().await {
             return Ok(moved);

@@ -16,7 +16,7 @@ use super::{
     requests::{own, terms},
     wait_of,
 };
-use crate::{ActError, Face, text::short};
+use crate::{ActError, Face, steps::Steps, text::short};
 
 pub(super) const REQUEST_OFFERS: &str = "Ask agents for offers to do a piece of work, and return those that come.";
 pub(super) const MAKE_OFFER: &str = "Answer a request for offers that `read_mail` shows: offer, decline, or withdraw.";
@@ -138,9 +138,13 @@ pub(super) async fn request_offers(face: Arc<Face>, input: RequestOffers) -> Res
 
 /// Follows a negotiation until no further offer is taken, or until the time is over.
 pub(super) async fn follow(face: &Face, id: &str, wait: Duration) -> Result<Bargain, ActError> {
-    let looks = Looks::new(wait);
+    let (looks, mut steps) = (Looks::new(wait), Steps::default());
     loop {
         let negotiation = face.client().await?.get_negotiation(id).await?;
+        steps.tell(|| {
+            let offers = negotiation.bids.iter().filter(|bid| !bid.offer_id.is_empty()).count();
+            format!("{}, offers: {offers}", short(negotiation.state().as_str_name(), "NEGOTIATION_STATE_"))
+        });
         if negotiation.state() != NegotiationState::Open || !looks.again().await {
             return Ok(bargain_of(&negotiation));
         }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{Looks, derived_id, wait_of};
 use crate::{
     ActError, Face,
+    steps::Steps,
     text::{DATA_MAX, TEXT_MAX, clean, clean_json, short},
 };
 
@@ -224,8 +225,18 @@ async fn read(face: &Face, plan_id: &str) -> Result<v1::PlanRun, ActError> {
 
 /// Follows a plan to its end, or until the time is over.
 pub(super) async fn follow(face: &Face, plan_id: &str, wait: Duration) -> Result<Planned, ActError> {
-    let looks = Looks::new(wait);
-    while read(face, plan_id).await?.state() == PlanState::Running && looks.again().await {}
+    let (looks, mut steps) = (Looks::new(wait), Steps::default());
+    loop {
+        let plan = read(face, plan_id).await?;
+        steps.tell(|| {
+            let completed = plan.subtasks.iter().filter(|subtask| subtask.state() == SubtaskState::Completed).count();
+            let state = short(plan.state().as_str_name(), "PLAN_STATE_");
+            format!("{state}, {completed} of {} subtasks completed", plan.subtasks.len())
+        });
+        if plan.state() != PlanState::Running || !looks.again().await {
+            break;
+        }
+    }
     shown(face, plan_id).await
 }
 

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Lead, Port, Ready, ServerError, TlsSetup, Watched, certificate, folder,
     folder::SharedKeys,
+    members::Look,
     metrics::{Endpoint, Figured, OfMember},
     note_expiry, operator_keys, policy_act, relay, reload, report_refusals, serve, sources, supervisor,
 };
@@ -45,6 +46,7 @@ use crate::{
     traces::Traces,
     wire::{
         bounds::Bounds,
+        console::cluster::ClusterSource,
         edge::{Arrival, Listener},
         http,
     },
@@ -161,6 +163,7 @@ pub(super) async fn run(
     let relays = RelayCount::default();
     let (step_down, mut wishes) = mpsc::channel(1);
     let (relayed, arriving) = mpsc::channel(ARRIVALS_MAX);
+    let look = Arc::new(Look::new(settings.clone(), peer_tls.clone()));
     let peer = port::Broker {
         cluster: settings.name.clone(),
         name: settings.broker.clone(),
@@ -207,6 +210,10 @@ pub(super) async fn run(
         term,
         relay,
         reload,
+        look: Arc::new(move || {
+            let look = look.clone();
+            Box::pin(async move { look.now().await })
+        }),
         handle,
         stop,
     };
@@ -238,6 +245,8 @@ struct Member {
     term: relay::Term,
     relay: Relay,
     reload: Arc<Notify>,
+    /// What the console shows of the cluster.
+    look: ClusterSource,
     handle: Handle,
     stop: CancellationToken,
 }
@@ -331,6 +340,7 @@ impl Member {
             tls: self.tls.clone(),
             bounds: self.bounds.clone(),
             relayed: Some(arrivals),
+            cluster: Some(self.look.clone()),
         };
         let lead = Lead { guard: term.guard, of_term: Some((self.handle.view(), term.ended)) };
         let served = serve(&self.config, &broker, port, lead, (self.health.clone(), self.stop.clone())).await;

@@ -7,6 +7,7 @@ mod clustered;
 mod descriptors;
 pub mod development_ca;
 mod folder;
+pub(crate) mod members;
 mod metrics;
 mod relay;
 mod reload;
@@ -234,7 +235,7 @@ pub async fn run(
     let (health, probed) = watch::channel(http::Health::Ready);
     let figures = Figured { metrics: resources.metrics.clone(), of_member: None };
     let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(running, figures, probed.clone())));
-    let port = Port { listener, tls, bounds, relayed: None };
+    let port = Port { listener, tls, bounds, relayed: None, cluster: None };
     let served = serve(&config, &broker, port, Lead::alone(), (health, stop)).await;
     // Both end before the engine, to which the reload task sends its audit entries.
     report.abort();
@@ -482,6 +483,8 @@ struct Port {
     bounds: Bounds,
     /// Connections that other brokers relay.
     relayed: Option<mpsc::Receiver<edge::Arrival>>,
+    /// What the console shows of the cluster. `None`: the broker is alone.
+    cluster: Option<console::cluster::ClusterSource>,
 }
 
 /// Whether the broker may answer. In a cluster the lease decides.
@@ -525,7 +528,7 @@ async fn serve(
     mut lead: Lead,
     (ready, stop): (watch::Sender<http::Health>, CancellationToken),
 ) -> Result<(), ServerError> {
-    let Port { listener, tls, bounds, relayed } = port;
+    let Port { listener, tls, bounds, relayed, cluster } = port;
     let (mut health, health_service) = tonic_health::server::health_reporter();
     // The empty name, which stands for the whole broker, begins as SERVING.
     for service in grpc::SERVICES {
@@ -560,7 +563,7 @@ async fn serve(
         .layer(RequireTlsLayer::new(plaintext_allowed, http::tls_required))
         .service(http::router(
             grpc::SERVICES.into_iter().chain(grpc::COMMON_SERVICES),
-            config.settings.console.then(|| console::router(broker.clone())),
+            config.settings.console.then(|| console::router(broker.clone(), cluster)),
             ready.subscribe(),
         ));
     let service = Guarded::new(Dispatch::new(grpc, http), lead.guard.clone(), is_probe);

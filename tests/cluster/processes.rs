@@ -23,7 +23,8 @@ use baton_cluster::{
 use baton_store::{CommitLog, Link, Mark, Position, Replica};
 
 use crate::{
-    broker::{Broker, baton, eventually, exit_of, write},
+    broker::{Broker, baton, eventually, exit_of, identity, write},
+    console::{get, logged_in},
     load::Load,
 };
 
@@ -267,6 +268,56 @@ async fn a_broker_that_stops_in_order_hands_the_lead_over_at_once() {
     load.audit(&cluster.brokers[&second]).await;
     let log = cluster.brokers[&second].log();
     assert!(log.contains("\"message\":\"this broker leads\",\"term\":2"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_console_shows_the_brokers_and_who_leads() {
+    let mut cluster = Cluster::new();
+    for folder in &cluster.folders {
+        let path = folder.path().join("baton.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        write(&path, &format!("{text}[console]\nenabled = true\n"));
+    }
+    (0..BROKERS).for_each(|place| cluster.start(place));
+    let leader = cluster.leader().await;
+    let token = fs::read_to_string(cluster.folder.path().join("keys/operator.token")).unwrap();
+    let cookie = logged_in(&cluster.brokers[&leader], token.trim()).await;
+    let page = async |path: &str| get(&cluster.brokers[&leader], path, &cookie).await;
+    assert!(page("/overview").await.body.contains("href=\"/cluster\""));
+    let (followers, mut body): (Vec<usize>, _) =
+        ((0..BROKERS).filter(|place| *place != leader).collect(), String::new());
+    eventually("each broker has written who it is, and follows", async || {
+        let answer = page("/cluster").await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        body = answer.body;
+        body.matches("Following").count() == followers.len()
+    })
+    .await;
+    assert!(body.contains("<h1>Cluster cluster</h1>"), "{body}");
+    assert!(body.contains(&format!("id=\"leader\">b{leader}, since takeover 1<")), "{body}");
+    assert!(body.contains("Leading") && body.contains("file://"), "{body}");
+    for place in 0..BROKERS {
+        assert!(body.contains(&format!("id=\"broker-b{place}\"")), "{body}");
+    }
+    // One that is gone stays on the page, with the time at which it was seen last.
+    let gone = cluster.brokers.remove(&followers[0]).unwrap();
+    drop(gone.kill());
+    let cookie = logged_in(&cluster.brokers[&leader], token.trim()).await;
+    let after = get(&cluster.brokers[&leader], "/cluster", &cookie).await.body;
+    let row = after.split("<tr ").find(|row| row.contains(&format!("id=\"broker-b{}\"", followers[0]))).unwrap();
+    assert!(row.contains("Gone") && row.contains("failed to reach the broker") && row.contains("<time"), "{row}");
+    // An agent has no right to it, and a broker that is alone has no such page and no link.
+    let name = "a-reader";
+    let agent = cluster.brokers[&leader].agent(name).await;
+    let proven = agent.client.prove(&identity(name)).await.unwrap();
+    let cookie = logged_in(&cluster.brokers[&leader], &proven).await;
+    let refused = get(&cluster.brokers[&leader], "/cluster", &cookie).await;
+    assert!(refused.status == 403 && refused.body.contains("readAuditLog"), "{}", refused.body);
+    assert!(!get(&cluster.brokers[&leader], "/overview", &cookie).await.body.contains("/cluster"));
+    let alone = Broker::start();
+    let cookie = logged_in(&alone, &alone.operator_token()).await;
+    assert_eq!(get(&alone, "/cluster", &cookie).await.status, 404);
+    assert!(!get(&alone, "/overview", &cookie).await.body.contains("/cluster"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

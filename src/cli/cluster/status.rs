@@ -8,64 +8,25 @@ use baton_cli::{
     say,
     table::{self, Column},
 };
-use baton_cluster::{
-    log::{Register, Settings},
-    member_value::{self, MemberValue},
-    settings::ClusterSettings,
-    view::Role,
-};
-use baton_peers::{client, proto::GetStatusResponse, tls::PeerTls};
+use baton_cluster::{log::Settings, settings::ClusterSettings};
 use serde_json::{Value, json};
 
-use super::{leader, of_engine, open, peer_tls, unreachable};
-use crate::time::{Clock as _, SystemClock};
+use super::{leader, of_engine, open, peer_tls};
+use crate::server::members::{Member, has_other_configuration, members, why_nobody_leads};
 
-/// A member: its value in the register, and its present answer.
-struct Member {
-    written: MemberValue,
-    answer: Result<GetStatusResponse, String>,
-    /// By how much its clock is ahead of this machine's, in milliseconds. Only of one that answers.
-    clock_ahead_ms: i64,
-}
-
-impl Member {
-    fn role(&self) -> &str {
-        match &self.answer {
-            Ok(answer) => &answer.role,
-            Err(_) if self.written.forgotten => "forgotten",
-            Err(_) => "gone",
-        }
-    }
-
-    fn position(&self) -> u64 {
-        self.answer.as_ref().map_or(self.written.position, |answer| answer.position)
-    }
-
-    fn flushed_upto(&self) -> u64 {
-        self.answer.as_ref().map_or(self.written.flushed_upto, |answer| answer.flushed_upto)
-    }
-
-    fn term(&self) -> u64 {
-        self.answer.as_ref().map_or(self.written.term, |answer| answer.term)
-    }
-
-    fn leads(&self) -> bool {
-        self.answer.as_ref().is_ok_and(|answer| Role::named(&answer.role) == Some(Role::Leading))
-    }
-
-    fn value(&self, end: u64, has_other_configuration: bool) -> Value {
-        let written = &self.written;
-        let answer = self.answer.as_ref();
-        json!({
-            "broker": written.broker, "role": self.role(), "term": self.term(), "position": self.position(),
-            "behind": end.saturating_sub(self.position()), "flushed_upto": self.flushed_upto(),
+/// A member as JSON.
+fn value(member: &Member, end: u64, has_other_configuration: bool) -> Value {
+    let written = &member.written;
+    let answer = member.answer.as_ref();
+    json!({
+            "broker": written.broker, "role": member.role(), "term": member.term(), "position": member.position(),
+            "behind": end.saturating_sub(member.position()), "flushed_upto": member.flushed_upto(),
             "lag_ms": answer.ok().map(|answer| answer.lag_ms), "version": written.version,
             "level": written.level, "peer_address": written.peer_address,
             "relayed_connections": answer.ok().map(|answer| answer.relayed_connections),
-            "clock_ahead_ms": answer.ok().map(|_| self.clock_ahead_ms),
+            "clock_ahead_ms": answer.ok().map(|_| member.clock_ahead_ms),
             "has_other_configuration": has_other_configuration, "problem": answer.err(),
-        })
-    }
+    })
 }
 
 pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(), Failure> {
@@ -74,13 +35,11 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
     let failed = |error| of_engine(settings, &error);
     let end = engine.log.end().await.map_err(failed)?;
     let Settings { unsafe_ones, warnings } = engine.log.settings().await.map_err(failed)?;
-    let members = members(&*engine.register, &tls).await?;
+    let members = members(&*engine.register, &tls).await.map_err(failed)?;
     let lease = leader(&*engine.register).await?;
     let leads = members.iter().find(|member| member.leads());
     let why = why_nobody_leads(&members);
-    // The configuration of the leader is the one to compare with, or that of the first member.
-    let model = leads.or(members.first()).map(|member| member.written.configuration.clone()).unwrap_or_default();
-    let is_other = |member: &Member| !model.is_empty() && member.written.configuration != model;
+    let is_other = |member: &Member| has_other_configuration(&members, member);
     if output.is_table() {
         say!("cluster  {} in {}", settings.name, settings.log);
         match (leads, &lease) {
@@ -104,7 +63,7 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
             "cluster": settings.name, "log": settings.log.to_string(), "end": end,
             "leader": leads.map(|member| &member.written.broker), "term": leads.map(Member::term),
             "why_nobody_leads": leads.is_none().then_some(&why), "unsafe": unsafe_ones, "warnings": warnings,
-            "members": members.iter().map(|member| member.value(end, is_other(member))).collect::<Vec<_>>(),
+            "members": members.iter().map(|member| value(member, end, is_other(member))).collect::<Vec<_>>(),
         }))?;
     }
     match leads {
@@ -150,45 +109,4 @@ fn print(members: &[Member], end: u64, is_other: impl Fn(&Member) -> bool) {
         .flatten()
         .collect()
     });
-}
-
-/// All members of the register, in the order of their names. They are asked at the same time.
-async fn members(register: &dyn Register, tls: &PeerTls) -> Result<Vec<Member>, Failure> {
-    let lost = |error: baton_cluster::log::Unavailable| unreachable(&error.to_string());
-    let mut asked = tokio::task::JoinSet::new();
-    for name in register.names(member_value::PREFIX).await.map_err(lost)? {
-        let Some((_, value)) = register.read(&name).await.map_err(lost)? else { continue };
-        let Some(written) = MemberValue::parse(&value) else { continue };
-        let tls = tls.clone();
-        asked.spawn(async move {
-            let answer = client::status(&written.peer_address, &tls).await;
-            let now = SystemClock.now().unix_milliseconds();
-            let answer = match answer {
-                // Another broker may have got its address since.
-                Ok(answer) if answer.broker != written.broker => {
-                    Err(format!("broker {} is at its address", answer.broker))
-                }
-                Ok(answer) => Ok(answer),
-                Err(error) => Err(error.to_string()),
-            };
-            let clock = answer.as_ref().map_or(now, |answer| i64::try_from(answer.clock_ms).unwrap_or(now));
-            Member { written, answer, clock_ahead_ms: clock - now }
-        });
-    }
-    let mut members = asked.join_all().await;
-    members.sort_by(|a, b| a.written.broker.cmp(&b.written.broker));
-    Ok(members)
-}
-
-fn why_nobody_leads(members: &[Member]) -> String {
-    let told = members.iter().filter_map(|member| {
-        let answer = member.answer.as_ref().ok()?;
-        (!answer.why_nobody_leads.is_empty()).then(|| format!("{}: {}", answer.broker, answer.why_nobody_leads))
-    });
-    let told: Vec<String> = told.collect();
-    match members.iter().any(|member| member.answer.is_ok()) {
-        false => "no broker answers".to_owned(),
-        true if told.is_empty() => "a takeover is under way".to_owned(),
-        true => told.join("; "),
-    }
 }

@@ -4,6 +4,7 @@
 //! same queries as gRPC calls, with the same rights. Results of plans, turns of runs and entries of workspaces are shown
 //! shortened. No page shows a context, or mail between agents. Must not know gRPC.
 
+pub mod cluster;
 mod cookie;
 mod events;
 mod history;
@@ -31,7 +32,7 @@ use http::{
     header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION},
 };
 
-use self::{events::Ticks, history::History, sessions::Sessions, shared::SharedPages};
+use self::{cluster::ClusterSource, events::Ticks, history::History, sessions::Sessions, shared::SharedPages};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, places::WorkSize, queries::View},
     codes::{Category, ErrorCode, Refusal},
@@ -48,13 +49,15 @@ struct Console {
     history: History,
     /// The bound on streams of events.
     streams: Arc<StreamSlots>,
+    /// `None`: the broker is alone.
+    cluster: Option<ClusterSource>,
 }
 
-/// The routes of the console, without `/`.
-pub fn router(broker: Broker) -> Router {
+/// The routes of the console, without `/`. `cluster`: that of the broker, if it is one of several.
+pub fn router(broker: Broker, cluster: Option<ClusterSource>) -> Router {
     let (ticks, history) = (Ticks::start(broker.clone()), History::start(broker.clone()));
     let (sessions, shared, streams) = (Arc::default(), Arc::default(), events::slots());
-    let console = Console { broker, sessions, shared, ticks, history, streams };
+    let console = Console { broker, sessions, shared, ticks, history, streams, cluster };
     let pages = Router::new()
         .route("/events", get(events::events))
         .route("/logout", post(login::log_out))

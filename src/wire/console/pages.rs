@@ -3,6 +3,7 @@
 mod acts;
 mod agent;
 mod audit;
+mod cluster;
 mod dag;
 mod dead_letters;
 mod handoff;

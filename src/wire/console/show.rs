@@ -13,15 +13,16 @@ pub(super) fn words(name: impl AsRef<str>) -> String {
 /// The class of a state, which gives its chip an icon and a colour.
 pub(super) fn tone(name: impl AsRef<str>) -> &'static str {
     match name.as_ref().replace(' ', "_").to_uppercase().as_str() {
-        "COMPLETED" | "ALIVE" | "REDRIVEN" | "AWARDED" | "SETTLED" | "DONE" | "IN_FORCE" | "ACTIVE" | "HOLDS" => "good",
+        "COMPLETED" | "ALIVE" | "REDRIVEN" | "AWARDED" | "SETTLED" | "DONE" | "IN_FORCE" | "ACTIVE" | "HOLDS"
+        | "LEADING" => "good",
         "FAILED" | "GONE" | "REJECTED" | "TIMED_OUT" | "UNREACHABLE" | "UNDELIVERABLE" | "BROKEN" | "EXPIRED"
-        | "OVERDUE" => "bad",
-        "PARKED" | "SUSPECT" | "DECLINED" | "DUE" => "warn",
+        | "OVERDUE" | "DIVERGED" => "bad",
+        "PARKED" | "SUSPENDED" | "LEAVING" | "SUSPECT" | "DECLINED" | "DUE" => "warn",
         "WAITING_FOR_INPUT" | "COUNTERED" | "QUESTION" => "ask",
         "CANCELLED" | "CANCELED" | "DISCARDED" | "SKIPPED" | "WITHDRAWN" | "NOT_REACHED" | "RETIRED" | "REMOVED"
-        | "PASSED_OVER" => "off",
+        | "PASSED_OVER" | "FORGOTTEN" => "off",
         "DECIDING" | "ACCEPTED" | "CONTEXT_SENT" | "IN_PROGRESS" | "RUNNING" | "HANDING_OFF" | "MOVING" | "OFFERED"
-        | "OPEN" => "run",
+        | "OPEN" | "FOLLOWING" => "run",
         _ => "wait",
     }
 }

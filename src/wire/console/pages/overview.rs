@@ -23,6 +23,7 @@ use crate::{
         plan::PlanState,
         presence::PresenceState,
     },
+    policy::Action,
     time::Timestamp,
     wire::console::{
         Console,
@@ -63,6 +64,8 @@ struct Need {
 struct OverviewPage {
     who: String,
     version: &'static str,
+    /// Whether there is a page of the cluster that the caller may see.
+    has_cluster: bool,
     // Each part is shown to a caller with its right, and left out for others.
     agents: Option<[(&'static str, usize); PresenceState::ALL.len()]>,
     open_handoffs: Option<Vec<(&'static str, i64)>>,
@@ -79,7 +82,10 @@ struct OverviewPage {
 pub(super) async fn show(State(console): State<Console>, Extension(caller): Extension<Caller>) -> Response {
     let (broker, reader) = (console.broker.clone(), caller.clone());
     let minutes = console.history.minutes(&broker);
-    let show = move |view: View<'_>| OverviewPage::read(view, &broker, &reader, &minutes);
+    let has_cluster = console.cluster.is_some() && broker.access().check_broker(&caller, Action::ReadAuditLog).is_ok();
+    let show = move |view: View<'_>| {
+        OverviewPage::read(view, &broker, &reader, &minutes).map(|page| OverviewPage { has_cluster, ..page })
+    };
     shown(&console, &caller, show).await
 }
 
@@ -96,6 +102,7 @@ impl OverviewPage {
         let mut page = Self {
             who: caller.to_string(),
             version: env!("CARGO_PKG_VERSION"),
+            has_cluster: false,
             agents: view.access.may_see_directory(caller).ok().map(|()| agents(broker, now)),
             open_handoffs: reads_all_handoffs
                 .then(|| open_states.map(|state| (state.name(), metrics.open_handoffs(state))).collect()),

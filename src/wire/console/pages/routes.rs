@@ -3,8 +3,8 @@
 use axum::{Router, routing::get};
 
 use super::{
-    acts, agent, agents, audit, dead_letters, handoff, handoffs, map, negotiations, overview, plans, policy, registry,
-    runs, task, tasks, threads, workspaces,
+    acts, agent, agents, audit, cluster, dead_letters, handoff, handoffs, map, negotiations, overview, plans, policy,
+    registry, runs, task, tasks, threads, workspaces,
 };
 use crate::wire::console::Console;
 
@@ -32,6 +32,7 @@ pub(in crate::wire::console) fn router() -> Router<Console> {
         .route("/dead-letters", get(dead_letters::list))
         .route("/dead-letters/redrive", get(dead_letters::review).post(dead_letters::redrive_matching))
         .route("/dead-letters/{number}", get(dead_letters::one))
+        .route("/cluster", get(cluster::show))
         .route("/audit", get(audit::list))
         .route("/policy", get(policy::explain))
 }

@@ -53,6 +53,7 @@ fn inputs() -> [Input; 4] {
         parent: None,
         conversation: None,
         wait_for_agent: false,
+        thread: None,
         deliver_after: None,
         negotiation: None,
     });

@@ -2,6 +2,7 @@ package baton
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
@@ -92,6 +93,29 @@ func TestAThreadChangesItsPersonaAtABoundary(t *testing.T) {
 		if err != nil || one.GetThreadId() != thread.ID() {
 			t.Error(one, err)
 		}
+	}
+}
+
+func TestTheResultOfADelegationIsInItsThread(t *testing.T) {
+	router, _ := personas(t, shared)
+	alice, bob, ticket := shared.agent(t, "alice"), shared.agent(t, "bob"), unique("ticket")
+	thread := ok[*Thread](t)(alice.CreateThread(patient(t), &v1.CreateThreadRequest{BaseSpecId: router}))
+	w := newWorker(t, bob)
+	request := supportRequest()
+	request.ThreadId = thread.ID()
+	lending := delegate(t, patient(t), alice, bob.ID(), ticket, request)
+	ok[*v1.Receipt](t)(await(t, w.owned).Finish(patient(t), map[string]any{"answer": 42}, ""))
+	if done := await(t, lending); done.err != nil {
+		t.Error(done.err)
+	}
+	page := ok[*v1.ListEntriesResponse](t)(
+		thread.Workspace().Verifying().List(patient(t), &v1.ListEntriesRequest{Topics: []string{"messages"}}))
+	if len(page.GetEntries()) != 1 {
+		t.Fatal(page)
+	}
+	message := page.GetEntries()[0].GetJson()
+	if !strings.Contains(message, `"task_id":"`+ticket+`"`) || !strings.Contains(message, `"result":{"answer":42}`) {
+		t.Error(message)
 	}
 }
 

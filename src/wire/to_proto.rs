@@ -120,6 +120,7 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
             .routing
             .map(|routing| v1::RoutingRef { run_id: routing.run.to_string(), choice_id: routing.choice.to_string() }),
         waiting_for: handoff.waiting.map_or(0, Waiting::number),
+        thread_id: handoff.thread.as_ref().map(ToString::to_string).unwrap_or_default(),
         ..Default::default()
     }
 }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, ops::Bound::Unbounded, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use baton_broker_core::{
+    Settings,
     access::Caller,
     codes::{ErrorCode, Refusal as _},
     domain::{
@@ -58,7 +59,11 @@ pub(crate) fn model(name: &str) -> Spec {
 impl World {
     /// Agents a, b and c, and the thread `th` of a and b with the base `concierge`.
     pub(crate) fn with_thread() -> Self {
-        let mut world = Self::with(&["a", "b", "c"]);
+        Self::with_thread_under(Settings::default())
+    }
+
+    pub(crate) fn with_thread_under(settings: Settings) -> Self {
+        let mut world = Self::with_settings(&["a", "b", "c"], settings);
         world.put_specs();
         world.create_thread(Some("a"), None).unwrap();
         world
@@ -130,7 +135,7 @@ impl World {
         self.disk.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap().len()
     }
 
-    fn append_message(&mut self, from: &str, workspace: &str, text: &str) -> Result<v1::Receipt, Refusal> {
+    pub(crate) fn append_message(&mut self, from: &str, workspace: &str, text: &str) -> Result<v1::Receipt, Refusal> {
         let append = v1::WorkspaceAppend {
             workspace_id: workspace.to_owned(),
             topic: "messages".to_owned(),

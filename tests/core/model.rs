@@ -626,6 +626,7 @@ impl Real {
                     parent: None,
                     conversation: None,
                     wait_for_agent: false,
+                    thread: None,
                     deliver_after: None,
                     negotiation: None,
                 })

@@ -66,6 +66,7 @@ fn request(number: u8) -> Input {
         parent: None,
         conversation: None,
         wait_for_agent: false,
+        thread: None,
         deliver_after: None,
         negotiation: None,
     })

@@ -391,6 +391,32 @@ fn a_private_key_that_others_can_read_is_refused() {
 }
 
 #[test]
+fn only_a_delegation_names_a_thread_and_the_sender_takes_part_in_it() {
+    let broker = Broker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("alice.pem");
+    let key = key.to_str().unwrap();
+    assert_eq!(exit_of(baton().args(["keygen", "--out", key])).0, Some(0));
+    assert_eq!(exit_of(&mut broker.command(&["agent", "register", "--id", "alice", "--key", key])).0, Some(0));
+    let request = [
+        "handoff",
+        "request",
+        "--to",
+        "bob",
+        "--id",
+        "alice",
+        "--key",
+        key,
+        "--task-type",
+        "bug",
+        "--thread",
+        "support",
+    ];
+    check(exit_of(&mut broker.command(&request)), 2, "--delegate");
+    check(exit_of(broker.command(&request).arg("--delegate")), 8, "PERMISSION_DENIED");
+}
+
+#[test]
 fn a_call_without_an_identity_hears_of_the_flags() {
     let broker = Broker::start();
     let mut audit = baton();

@@ -207,6 +207,9 @@ impl Agent {
         let is_extended = loan_timeout.is_some() && self.rng.once_in(3);
         let waits_for_nobody = self.rng.once_in(20);
         let deliver_after = self.rng.once_in(8).then(|| self.later(now));
+        // The thread of another agent, or one that is not there, is refused.
+        let thread = lends && self.rng.once_in(2);
+        let thread_id = if thread { format!("thread-{}", self.rng.roll(2)) } else { String::new() };
         let request = v1::HandoffRequest {
             task_type: "x".into(),
             fallback_candidates: if self.rng.once_in(2) && fallback != self.id.as_str() {
@@ -221,6 +224,7 @@ impl Agent {
             return_when_abandoned: !lends && silence_timeout.is_some() && self.rng.once_in(2),
             wait_for_agent: waits_for_nobody,
             deliver_after,
+            thread_id,
             priority: i32::try_from(self.rng.roll(5)).unwrap(),
             timeouts: Some(v1::HandoffTimeouts {
                 accept: seconds(self.rng.roll(20)),

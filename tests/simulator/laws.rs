@@ -67,6 +67,8 @@ pub(crate) struct Laws {
     pub threads: crate::threads::Threads,
     /// Law 11.
     pub contexts: crate::contexts::Contexts,
+    /// The ends of delegations in threads.
+    pub delegations: crate::delegations::Delegations,
     /// Laws 9 and 12.
     pub workspaces: crate::workspaces::Workspaces,
     /// Law 11.
@@ -226,6 +228,8 @@ impl Laws {
         self.negotiations.see_change(change, befores, envelope, &mut self.by_end);
         self.plans.see_change(change, befores, (self.real, self.unseen), &mut self.by_end);
         self.runs.see_change(change, befores, &self.ended, (self.real, self.unseen), &mut self.by_end);
+        let of_threads = (&self.threads, &self.workspaces);
+        self.delegations.see_change(change, (&seen.tasks, &seen.handoffs), of_threads, envelope, &mut self.by_end);
         self.threads.see_change(change, befores, &mut self.by_end);
         self.workspaces.see_change(change, befores, &mut self.by_end);
         self.blobs.see_change(change, befores, self.now, &mut self.by_end);

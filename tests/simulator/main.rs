@@ -15,6 +15,7 @@ mod blobs;
 mod busy;
 mod contexts;
 mod delays;
+mod delegations;
 mod disk;
 mod keeping;
 mod laws;

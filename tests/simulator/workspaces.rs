@@ -122,6 +122,12 @@ impl Workspaces {
         assert_eq!(page.next_after, next - 1, "law 9: where a reader of {id} goes on");
     }
 
+    /// The number of entries that the workspace holds.
+    pub(crate) fn held(&self, id: &WorkspaceId) -> u64 {
+        let gone = self.gone.iter().filter(|(of, _)| of == id).count() as u64;
+        self.last(id) - gone
+    }
+
     /// The number of the last entry.
     pub(crate) fn last(&self, id: &WorkspaceId) -> u64 {
         self.last.get(id).copied().unwrap_or_default()

@@ -256,7 +256,8 @@ impl World {
             ..Settings::default()
         };
         let resources = Resources { blob_files: Some(files.clone()), ..Resources::default() };
-        let laws = Laws::new(settings.retention, files.clone(), blobs);
+        let mut laws = Laws::new(settings.retention, files.clone(), blobs);
+        laws.delegations.entries_max = settings.workspace.entries_max;
         let mut world = Self {
             now: START,
             counts: Counts::default(),

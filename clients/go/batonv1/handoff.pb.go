@@ -910,8 +910,12 @@ type HandoffRequest struct {
 	// The outer conversation that the task belongs to, 1 to 128 characters without control characters. Lists of tasks filter
 	// by it. Used by the request that creates the task; a later one leaves it empty or names the same one. Empty: none.
 	ConversationId string `protobuf:"bytes,25,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// DELEGATE only: the thread in which the sender has begun the delegation. It exists, and the sender takes part in it.
+	// When the delegation ends, the broker appends one message to the topic "messages" of the workspace "thread:ID":
+	// docs/threads.md has its content. With the characters of an agent id. Empty: no thread.
+	ThreadId      string `protobuf:"bytes,26,opt,name=thread_id,json=threadId,proto3" json:"thread_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HandoffRequest) Reset() {
@@ -1094,6 +1098,13 @@ func (x *HandoffRequest) GetDeliverAfter() *timestamppb.Timestamp {
 func (x *HandoffRequest) GetConversationId() string {
 	if x != nil {
 		return x.ConversationId
+	}
+	return ""
+}
+
+func (x *HandoffRequest) GetThreadId() string {
+	if x != nil {
+		return x.ThreadId
 	}
 	return ""
 }
@@ -2005,7 +2016,9 @@ type Handoff struct {
 	// The choice of a run that the handoff carries out. Unset: none.
 	Routing *RoutingRef `protobuf:"bytes,50,opt,name=routing,proto3" json:"routing,omitempty"`
 	// What the handoff waits for while no candidate has the offer. Unset: a candidate has it, or the handoff has ended.
-	WaitingFor    WaitingFor `protobuf:"varint,51,opt,name=waiting_for,json=waitingFor,proto3,enum=baton.v1.WaitingFor" json:"waiting_for,omitempty"`
+	WaitingFor WaitingFor `protobuf:"varint,51,opt,name=waiting_for,json=waitingFor,proto3,enum=baton.v1.WaitingFor" json:"waiting_for,omitempty"`
+	// The thread that gets a message at the end of the delegation, from the request. Empty: none.
+	ThreadId      string `protobuf:"bytes,52,opt,name=thread_id,json=threadId,proto3" json:"thread_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2271,11 +2284,18 @@ func (x *Handoff) GetWaitingFor() WaitingFor {
 	return WaitingFor_WAITING_FOR_UNSPECIFIED
 }
 
+func (x *Handoff) GetThreadId() string {
+	if x != nil {
+		return x.ThreadId
+	}
+	return ""
+}
+
 var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\b\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x16baton/v1/context.proto\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe1\b\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -2302,7 +2322,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x15return_when_abandoned\x18\x13 \x01(\bR\x13returnWhenAbandoned\x12C\n" +
 	"\x10loan_timeout_max\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\x0eloanTimeoutMax\x12?\n" +
 	"\rdeliver_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\fdeliverAfter\x12'\n" +
-	"\x0fconversation_id\x18\x19 \x01(\tR\x0econversationId\"@\n" +
+	"\x0fconversation_id\x18\x19 \x01(\tR\x0econversationId\x12\x1b\n" +
+	"\tthread_id\x18\x1a \x01(\tR\bthreadId\"@\n" +
 	"\n" +
 	"RoutingRef\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1b\n" +
@@ -2370,7 +2391,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\vsender_view\x18\x04 \x01(\x0e2\x14.baton.v1.SenderViewR\n" +
 	"senderView\x12;\n" +
 	"\rreceiver_view\x18\x05 \x01(\x0e2\x16.baton.v1.ReceiverViewR\freceiverView\x12!\n" +
-	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\x8c\f\n" +
+	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xa9\f\n" +
 	"\aHandoff\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12\x17\n" +
@@ -2413,7 +2434,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\fsubmitter_id\x18( \x01(\tR\vsubmitterId\x12.\n" +
 	"\arouting\x182 \x01(\v2\x14.baton.v1.RoutingRefR\arouting\x125\n" +
 	"\vwaiting_for\x183 \x01(\x0e2\x14.baton.v1.WaitingForR\n" +
-	"waitingFor*\x95\x02\n" +
+	"waitingFor\x12\x1b\n" +
+	"\tthread_id\x184 \x01(\tR\bthreadId*\x95\x02\n" +
 	"\rHandoffReason\x12\x1e\n" +
 	"\x1aHANDOFF_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14HANDOFF_REASON_SKILL\x10\x01\x12\x17\n" +

@@ -80,6 +80,28 @@ async def test_the_persona_changes_at_the_boundary(broker):
         assert [entry.value["text"] async for entry in history.entries("messages")] == ["hello"]
 
 
+async def test_the_result_of_a_delegation_is_in_its_thread(broker):
+    await with_specs(broker)
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+
+        @bob.on_handoff
+        async def work(offer):
+            task = await (await offer.accept()).complete()
+            await task.finish({"answer": 42})
+
+        await begin(alice, bob)
+        thread = await alice.create_thread("concierge")
+        request = v1.HandoffRequest(task_type="support")
+        outcome = await within(alice.delegate("bob", "ticket", request, [], thread_id=thread.thread_id))
+        history = alice.workspace(f"thread:{thread.thread_id}")
+        [entry] = [entry async for entry in history.entries("messages")]
+        data = entry.value["content"][1]["data"]
+        assert (data["task_id"], data["outcome"], data["result"]) == ("ticket", "COMPLETED", {"answer": 42})
+        task = await alice.get_task("ticket")
+        with pytest.raises(BatonError, match="PERMISSION_DENIED"):
+            await alice.delegate("bob", task.task_id, request, [], epoch=outcome.epoch, thread_id="another")
+
+
 async def test_one_runner_at_a_time_has_the_thread_and_keeps_its_lease(broker, monkeypatch):
     monkeypatch.setattr(baton.threads, "_KEEP_SECONDS", 0.05)
     await with_specs(broker)

@@ -696,5 +696,7 @@ mod tests {
         assert_eq!(loan(&plain, Some(ten)), (seconds(10), ten));
         assert_eq!(loan(&plain, Some(Duration::from_millis(5))).0, seconds(1), "the schema's least");
         assert_eq!(loan(&plain, None), (seconds(3600), Duration::from_secs(360 + 3600 + 60)));
+        let in_thread = v1::HandoffRequest { thread_id: "support".into(), ..plain };
+        assert_eq!(loan_of(&in_thread, None).0.thread_id, "support");
     }
 }

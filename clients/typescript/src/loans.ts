@@ -59,6 +59,11 @@ export interface DelegateOptions extends CallOptions {
   silenceTimeoutMs?: number;
   /** The longest loan that the delegate can ask for by `OwnedTask.extend`, up to 30 days; default: none can be asked for. */
   loanTimeoutMaxMs?: number;
+  /**
+   * A thread in which this agent takes part: at the end of the delegation the broker appends one message to its history. Default:
+   * the request's, else none.
+   */
+  threadId?: string;
   /** Gets each view that this agent has of the handoff: see `Agent.handOver`. */
   onView?: OnView;
   /**
@@ -95,12 +100,13 @@ export interface Outcome {
  */
 export function loanOf(
   request: MessageInitShape<typeof HandoffRequestSchema>,
-  { timeoutMs, loanTimeoutMs, silenceTimeoutMs, loanTimeoutMaxMs }: DelegateOptions,
+  { timeoutMs, loanTimeoutMs, silenceTimeoutMs, loanTimeoutMaxMs, threadId }: DelegateOptions,
 ): { lent: HandoffRequest; limitMs: number | undefined; isOneTime: boolean } {
   if (timeoutMs !== undefined && timeoutMs > TIMER_MS_MAX) throw new RangeError(`timeoutMs is at most ${TIMER_MS_MAX}`);
   const lent = create(HandoffRequestSchema, { ...request, mode: HandoffMode.DELEGATE });
   if (silenceTimeoutMs !== undefined) lent.silenceTimeout = durationFromMs(silenceTimeoutMs);
   if (loanTimeoutMaxMs !== undefined) lent.loanTimeoutMax = durationFromMs(loanTimeoutMaxMs);
+  if (threadId !== undefined) lent.threadId = threadId;
   const isOneTime = timeoutMs !== undefined && loanTimeoutMs === undefined && lent.loanTimeout === undefined;
   if (loanTimeoutMs !== undefined || lent.loanTimeout === undefined) {
     // If this process dies, nothing but the loan timeout brings the task back.

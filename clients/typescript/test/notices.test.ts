@@ -121,9 +121,11 @@ test("a cancelled task ends the calls of its owner", async () => {
 });
 
 test("the options of a loan are in its request", () => {
-  const { lent } = loanOf(WORK, { silenceTimeoutMs: 5_000, loanTimeoutMaxMs: 7_200_000 });
+  const { lent } = loanOf(WORK, { silenceTimeoutMs: 5_000, loanTimeoutMaxMs: 7_200_000, threadId: "support" });
   assert.deepEqual([lent.silenceTimeout, lent.loanTimeoutMax].map((one) => one && durationMs(one)), [5_000, 7_200_000]);
+  assert.equal(lent.threadId, "support");
   assert.equal(loanOf(WORK, {}).lent.silenceTimeout, undefined);
+  assert.equal(loanOf({ ...WORK, threadId: "sales" }, {}).lent.threadId, "sales");
 });
 
 test("a task is cancelled, and asks for a longer loan", async () => {

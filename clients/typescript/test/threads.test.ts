@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
-import { type Agent, type ThreadStep, v1 } from "../src/index.js";
+import { type Agent, type Offer, type ThreadStep, v1 } from "../src/index.js";
 import { Agents, Broker, PATIENCE_MS, patient, refusal, unique } from "./broker.js";
 
 // Threads: personas that change at boundaries, leases, and calls whose answers are lost.
@@ -79,6 +79,24 @@ test("the persona changes at the boundary", async () => {
   for await (const one of bob.threads.list()) listed.push(one.threadId);
   assert.deepEqual(listed, [threadId]);
   await bob.workspace(`thread:${threadId}`).append("messages", { role: "user", text: "hello" });
+});
+
+test("the result of a delegation is in its thread", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const work = async (offer: Offer): Promise<void> => {
+    const task = await (await offer.accept()).complete();
+    await task.finish({ answer: 42 });
+  };
+  bob.serve({ offer: work }).catch(() => undefined);
+  const [thread, taskId] = [await alice.threads.create("concierge"), unique("ticket")];
+  const { epoch } = await patient(alice.delegate(bob.id, taskId, { taskType: "support" }, [], { threadId: thread.id }));
+  const told: unknown[] = [];
+  for await (const { value } of alice.workspace(`thread:${thread.id}`).entries({ topics: ["messages"] })) told.push(value);
+  assert.equal(told.length, 1);
+  const { data } = (told[0] as { content: { data: Record<string, unknown> }[] }).content[1] ?? {};
+  assert.deepEqual([data?.["task_id"], data?.["outcome"], data?.["result"]], [taskId, "COMPLETED", { answer: 42 }]);
+  const other = alice.delegate(bob.id, taskId, { taskType: "support" }, [], { epoch, threadId: unique("other") });
+  await assert.rejects(other, refusal("PERMISSION_DENIED"));
 });
 
 test("one runner at a time has the thread and keeps its lease", async () => {

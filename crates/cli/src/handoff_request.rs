@@ -15,7 +15,7 @@ use super::{
     task_watch::status_update,
 };
 use baton_client::{
-    ids::{FairnessKey, IdSource as _, SystemIds, TaskId},
+    ids::{FairnessKey, IdSource as _, SystemIds, TaskId, ThreadId},
     proto::v1::{self, MessageType, watch_task_response::Update},
     time::{Clock as _, SystemClock},
     {About, Client, Composer},
@@ -84,6 +84,9 @@ pub(super) struct RequestArgs {
     /// cannot be extended.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "loan_timeout")]
     loan_timeout_max: Option<Duration>,
+    /// A thread in which the sender takes part. When the delegation ends, the broker appends one message to its history.
+    #[arg(long, value_name = "THREAD", requires = "delegate")]
+    thread: Option<ThreadId>,
     /// The time without a sign of work after which the task counts as abandoned, from 5s to 1d. A delegated task then
     /// returns. Default: silence is not judged.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
@@ -193,6 +196,7 @@ pub(super) async fn run(args: RequestArgs, connection: &ConnectionArgs, output: 
         conversation_id: args.conversation.unwrap_or_default(),
         deliver_after: args.after.map(|span| SystemClock.now().plus(span).into()),
         wait_for_agent: args.wait_for_agent,
+        thread_id: args.thread.map(|thread| thread.to_string()).unwrap_or_default(),
         ..Default::default()
     };
     let task = args.task.map_or_else(|| SystemIds.message_id(SystemClock.now()).to_string(), |task| task.to_string());

@@ -45,6 +45,7 @@ fn lines(handoff: &v1::Handoff, now: Timestamp) -> Vec<(Cow<'static, str>, Strin
         ("to".into(), handoff.candidate_id.clone()),
         ("waits for".into(), waits_for(handoff.waiting_for()).to_owned()),
         ("asked for".into(), handoff.receiver_id.clone()),
+        ("thread".into(), handoff.thread_id.clone()),
         ("summary".into(), handoff.initial_context_summary.clone()),
         ("reason".into(), reason),
         ("wanted type".into(), handoff.desired_agent_type.clone()),

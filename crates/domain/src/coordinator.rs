@@ -5,8 +5,9 @@
 //! the format of an envelope, or the key that signs it.
 
 use crate::{
+    codes::ErrorCode,
     handoff::{Priority, TaskStatus},
-    ids::{AgentId, MessageId, PlanId, TaskId, Topic},
+    ids::{AgentId, MessageId, PlanId, TaskId, ThreadId, Topic},
     plan::Report,
 };
 
@@ -65,6 +66,8 @@ pub enum Order {
         /// The result.
         report: Box<Report>,
     },
+    /// A message for the thread of a delegation that has ended.
+    Tell(Box<ThreadMessage>),
     /// The last known context of a task, for the candidate that has accepted a handoff of the coordinator.
     Context {
         /// The handoff that the candidate has accepted.
@@ -77,6 +80,58 @@ pub enum Order {
         to: AgentId,
         /// The sections that the candidate asks for. Empty: all sections.
         wanted_sections: Vec<String>,
+    },
+}
+
+/// The end of a delegation, for the thread in which it was begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadMessage {
+    /// The thread.
+    pub thread: ThreadId,
+    /// The task that was lent, or was to be lent.
+    pub task: TaskId,
+    /// The task's epoch after the end.
+    pub epoch: u64,
+    /// The handoff of the delegation.
+    pub handoff: MessageId,
+    /// The agent that has begun the delegation.
+    pub delegator: AgentId,
+    /// How the delegation ended.
+    pub end: DelegationEnd,
+}
+
+/// How a delegation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DelegationEnd {
+    /// The delegate has reported a final status.
+    Reported {
+        /// The delegate.
+        by: AgentId,
+        /// The final status.
+        status: TaskStatus,
+        /// The report, which has the result.
+        message: MessageId,
+        /// Details as a text.
+        details: String,
+    },
+    /// The delegate has handed the task back.
+    Returned {
+        /// The delegate.
+        by: AgentId,
+    },
+    /// The task was taken from the delegate.
+    Recalled {
+        /// The cause: TASK_RECALLED, TASK_ABANDONED, TASK_CANCELED or TASK_REASSIGNED.
+        code: ErrorCode,
+        /// The cause, for people to read.
+        text: String,
+    },
+    /// No agent has taken the task over.
+    NotTaken {
+        /// The cause: the reason of the handoff's failure.
+        code: ErrorCode,
+        /// The cause, for people to read.
+        text: String,
     },
 }
 

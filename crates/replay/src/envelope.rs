@@ -139,6 +139,7 @@ fn request_of(
         loop_limits,
         parent: request.parent.clone(),
         conversation: request.conversation.clone(),
+        thread: request.thread.clone(),
         wait_for_agent: request.wait_for_agent,
         deliver_after: request.deliver_after,
         negotiation,

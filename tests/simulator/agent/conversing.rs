@@ -1,14 +1,14 @@
 //! Threads: agents register specs, create threads, ask for other personas, and run steps. Some runners die, race for the
 //! lease, or report a step twice.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use baton_broker_core::{
     domain::{
         EntityId, Input,
         threads::{self, ActionId, Create, PLUGIN, Spec, SpecKind, Thread, ThreadRunId},
     },
-    ids::{IdSource as _, SpecId, ThreadId},
+    ids::{AgentId, IdSource as _, SpecId, ThreadId},
     proto::v1,
     records::{agent_spec, model_spec},
     time::Timestamp,
@@ -66,7 +66,10 @@ impl Agent {
     fn create_thread(&mut self) -> Action {
         let id = ThreadId::parse(&format!("thread-{}", self.rng.roll(2))).unwrap();
         let base = spec_id(if self.rng.once_in(6) { 2 } else { 0 });
-        let create = Create { base, by: Some(self.id.clone()), task: None, participants: BTreeSet::new() };
+        // In some threads all agents take part.
+        let names: &[&str] = if self.rng.once_in(2) { &["a", "b", "c", "d", "e"] } else { &[] };
+        let participants = names.iter().map(|name| AgentId::parse(name).unwrap()).collect();
+        let create = Create { base, by: Some(self.id.clone()), task: None, participants };
         call(id, threads::Input::Create(create))
     }
 

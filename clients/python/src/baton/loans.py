@@ -110,12 +110,15 @@ def by_limit(*reasons: RecallReason) -> Iterator[None]:
         raise TaskRecalledError(back.task_id, back.handoff_id, deadline, text, epoch=back.epoch) from None
 
 
-def loan_terms(request: v1.HandoffRequest, timeout: timedelta | None, loan_timeout: timedelta | None) -> Terms:
+def loan_terms(
+    request: v1.HandoffRequest, timeout: timedelta | None, loan_timeout: timedelta | None, thread_id: str = ""
+) -> Terms:
     """Returns the terms of `delegate` with these arguments."""
     is_one_time = timeout is not None and loan_timeout is None and not request.HasField("loan_timeout")
     lent = v1.HandoffRequest()
     lent.CopyFrom(request)
     lent.mode = v1.HANDOFF_MODE_DELEGATE
+    lent.thread_id = thread_id or request.thread_id
     if loan_timeout is not None:
         lent.loan_timeout.FromTimedelta(loan_timeout)
     elif not lent.HasField("loan_timeout"):
@@ -376,6 +379,7 @@ class Loans(Handoffs, Watching):
         parent_task_id: str | None = None,
         timeout: timedelta | None = None,  # noqa: ASYNC109
         loan_timeout: timedelta | None = None,
+        thread_id: str = "",
         on_view: OnView | None = None,
         on_progress: OnProgress | None = None,
         take_back_on_cancel: bool = True,
@@ -388,8 +392,9 @@ class Loans(Handoffs, Watching):
         the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without
         `take_back_on_cancel` a cancelled call leaves the task to `wait_for_loan`. Without `timeout` the
         whole timeout of the handoff and the loan timeout limit the call. `parent_task_id` is as for `hand_over`.
-        `on_progress`, a function or a coroutine function, gets each status update of the lent task in order, the final
-        one too. An error of that watch does not end the call.
+        `thread_id` names a thread in which this agent takes part: at the end the broker appends one message to its
+        history. `on_progress`, a function or a coroutine function, gets each status update of the lent task in order,
+        the final one too. An error of that watch does not end the call.
 
         Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
         RECALL; DEADLINE where `timeout` is the loan timeout too. Raises HandoffFailedError if the task was not lent:
@@ -400,7 +405,7 @@ class Loans(Handoffs, Watching):
         """
         sections = list(context)
         handoffs.check_context(sections)
-        terms = loan_terms(request, timeout, loan_timeout)
+        terms = loan_terms(request, timeout, loan_timeout, thread_id)
         self._refuse_second(task_id, epoch, is_loan=True)
         made = self.new_request(terms.request, receiver_id, task_id, epoch, parent_task_id)
         try:

@@ -393,6 +393,7 @@ class OwnedTask:
         *,
         timeout: timedelta | None = None,  # noqa: ASYNC109
         loan_timeout: timedelta | None = None,
+        thread_id: str = "",
         on_view: OnView | None = None,
         on_progress: OnProgress | None = None,
     ) -> Outcome:
@@ -406,6 +407,7 @@ class OwnedTask:
                 epoch=self.epoch,
                 timeout=timeout,
                 loan_timeout=loan_timeout,
+                thread_id=thread_id,
                 on_view=on_view,
                 on_progress=on_progress,
             )

@@ -208,6 +208,7 @@ impl Engine {
         match order {
             Order::Subtask(order) => return self.start_subtask(transaction, order, now),
             Order::Append { .. } => return self.append_result(transaction, order, now),
+            Order::Tell(message) => return self.tell_thread(transaction, message, now),
             Order::Cancel { .. } | Order::Recall { .. } | Order::Status { .. } => {
                 let Some(envelope) = self.plan_order_envelope(transaction, order, now)? else { return Ok(()) };
                 let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
@@ -299,6 +300,7 @@ impl Engine {
             | Order::Recall { .. }
             | Order::Status { .. }
             | Order::Append { .. } => return Err(BrokerError::Internal.into()), // composed with the plan
+            Order::Tell(_) => return Err(BrokerError::Internal.into()), // composed in `delegations`
         };
         self.signed_by_coordinator(transaction, envelope, now)
     }

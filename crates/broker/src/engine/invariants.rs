@@ -376,6 +376,7 @@ mod tests {
             parent: None,
             conversation: None,
             wait_for_agent: false,
+            thread: None,
             deliver_after: None,
             negotiation: None,
         };

@@ -248,6 +248,7 @@ impl Engine {
         let terms = self.terms(request).map_err(refused)?;
         let chain = self.check_parent(&mut transaction, header, request.parent.as_ref(), terms.1).map_err(refused)?;
         self.check_choice(header, request)?;
+        self.check_thread(&mut transaction, header, request.thread.as_ref(), now).map_err(refused)?;
         let mut candidates = self.candidates(header, request, now).map_err(refused)?;
         if let Some(chain) = chain {
             chain.keep_free(&header.sender, &mut candidates.agents).map_err(refused)?;

@@ -20,6 +20,7 @@ mod commit;
 mod contexts;
 mod coordinator;
 mod dead_letters;
+mod delegations;
 mod delivery;
 mod deregistration;
 mod enrollment;

@@ -16,6 +16,7 @@ use super::{
     run::{Cause, Origin, RunError, ThisMessage},
     services::NO_WORKSPACES,
     transaction::Transaction,
+    workspaces::append_receipt,
 };
 use crate::{
     BrokerError, Refused,
@@ -430,7 +431,9 @@ impl Engine {
                 let payload = envelope::payload_of(&v1::TaskStatusUpdate { status, details, ..Default::default() });
                 of(MessageType::TaskStatusUpdate, task, *epoch, payload)
             }
-            Order::Request(_) | Order::Subtask(_) | Order::Context { .. } | Order::Append { .. } => return Ok(None),
+            Order::Request(_) | Order::Subtask(_) | Order::Context { .. } | Order::Append { .. } | Order::Tell(_) => {
+                return Ok(None);
+            }
         }))
     }
 
@@ -456,7 +459,7 @@ impl Engine {
             ..Default::default()
         };
         let appended = self.attempt(transaction, |engine, transaction| {
-            engine.append_as_coordinator(transaction, workspace, envelope, now)
+            engine.append_as_coordinator(transaction, workspace, (envelope, true), now)
         });
         let refusal = match appended {
             Ok(()) => return Ok(()),
@@ -468,11 +471,12 @@ impl Engine {
         self.run(transaction, &EntityId::Plan(plan.clone()), &signal, Cause::SIGNAL, now).map(drop)
     }
 
-    fn append_as_coordinator(
+    /// Appends a message of the coordinator to a workspace. `is_result`: also if its owner ends in this transaction.
+    pub(super) fn append_as_coordinator(
         &mut self,
         transaction: &mut Transaction,
         workspace: WorkspaceId,
-        envelope: v1::Envelope,
+        (envelope, is_result): (v1::Envelope, bool),
         now: Timestamp,
     ) -> Result<(), RunError> {
         if !self.env.settings.services.workspace {
@@ -483,11 +487,15 @@ impl Engine {
         let (append, limits) = (append.clone(), self.env.settings.workspace);
         let sequence = self.new_sequence(transaction);
         let this = ThisMessage { envelope: &envelope, sequence, owner: EnvelopeOwner::Letter, copy: None };
-        let input = Input::Append { append, limits, is_result: true };
+        let input = Input::Append { append, limits, is_result };
         let cause = Cause { origin: Origin::Message(this), event: None };
-        self.run(transaction, &EntityId::Workspace(workspace), &input, cause, now)?;
+        let about = EntityId::Workspace(workspace);
+        self.run(transaction, &about, &input, cause, now)?;
         let of_ordering = transaction.logged.take();
-        self.store_message(transaction, this, now, None);
+        let written =
+            transaction.written(&about).and_then(|record| record.as_workspace()).ok_or(BrokerError::Internal)?;
+        let receipt = append_receipt(envelope.header(), sequence, written);
+        self.store_message(transaction, this, now, Some(&receipt));
         transaction.logged = of_ordering;
         transaction.has_orders = true;
         Ok(())

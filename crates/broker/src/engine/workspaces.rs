@@ -14,7 +14,7 @@ use crate::{
     BrokerError, Refused,
     access::Caller,
     domain::{
-        EntityId, Input, ReadError,
+        EntityId, Header, Input, ReadError,
         mailbox::EnvelopeOwner,
         workspace::{self, Append, Entry, WorkspaceId},
     },
@@ -197,5 +197,17 @@ impl Engine {
         }
         transaction.delete(entry);
         Ok(self.stage_removal(transaction, budget))
+    }
+}
+
+/// The receipt of an append of the coordinator, which is a part of another step.
+pub(super) fn append_receipt(header: &Header, sequence: u64, workspace: &WorkspaceRecord) -> v1::Receipt {
+    v1::Receipt {
+        message_id: header.message_id.to_string(),
+        sequence,
+        accept_time: Some(workspace.log_clock.logged_at.into()),
+        resource: format!("workspace:{}", workspace.workspace.id),
+        resource_sequence: workspace.workspace.last_sequence,
+        ..Default::default()
     }
 }

@@ -203,6 +203,7 @@ impl HandoffRecord {
             changed: self.changed,
             waiting_for: handoff.waiting.map_or(0, Waiting::number),
             wait_for_agent: handoff.wait_for_agent,
+            thread_id: handoff.thread.as_ref().map(ToString::to_string).unwrap_or_default(),
             latest_letter: self.latest_letter,
         }
     }
@@ -261,6 +262,7 @@ impl HandoffRecord {
                 number => Some(reader.some(Waiting::from_number(number), "waiting_for")?),
             },
             wait_for_agent: stored.wait_for_agent,
+            thread: reader.optional_thread(&stored.thread_id)?,
             context_digest,
             context_delivered: stored.context_delivered,
             let_go: stored.let_go,

@@ -80,7 +80,7 @@ pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 use self::list::range_of_name;
 use crate::{
     domain::routing::{RunId, TurnId},
-    ids::{AgentId, ConversationId, FairnessKey, MessageId, PlanId, TaskId},
+    ids::{AgentId, ConversationId, FairnessKey, MessageId, PlanId, TaskId, ThreadId},
     proto::{storage, v1},
     store::{Key, Table},
     time::Timestamp,
@@ -139,6 +139,13 @@ impl Reader {
         }
         let key = FairnessKey::parse(text).map_err(|error| self.error(format!("fairness key {text:?} {error}")))?;
         Ok(Some(key))
+    }
+
+    fn optional_thread(&self, text: &str) -> Result<Option<ThreadId>, DecodeError> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        ThreadId::parse(text).map(Some).map_err(|error| self.error(format!("thread {text:?} {error}")))
     }
 
     fn optional_conversation(&self, text: &str) -> Result<Option<ConversationId>, DecodeError> {

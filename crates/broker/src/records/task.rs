@@ -345,6 +345,7 @@ fn loan_to_storage(loan: &Loan) -> storage::LoanRecord {
         due: loan.due.map(Timestamp::unix_nanoseconds),
         due_max: loan.due_max.map(Timestamp::unix_nanoseconds),
         silence_timeout: loan.silence_timeout.map_or(0, nanoseconds),
+        thread_id: loan.thread.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -375,6 +376,7 @@ fn loan_from_storage(reader: &Reader, stored: &storage::LoanRecord) -> Result<Lo
         due: stored.due.map(moment),
         due_max: stored.due_max.map(moment),
         silence_timeout: span_unless_zero(stored.silence_timeout),
+        thread: reader.optional_thread(&stored.thread_id)?,
     })
 }
 

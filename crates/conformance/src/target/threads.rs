@@ -1,13 +1,15 @@
 //! SPEC 10: specs and threads.
 
+use serde_json::Value;
 use tonic::Code;
 
 use super::{
     check::{Answer, Checks, Refusal, Verdict, answered, refused, same},
+    story::{a_request, give},
     world::{Actor, World},
 };
 use baton_client::{
-    Client, Thread,
+    About, Client, Thread,
     ids::{IdSource as _, MessageId, SystemIds},
     proto::v1::{self, ThreadRequestOutcome},
     time::{Clock as _, SystemClock},
@@ -29,6 +31,9 @@ cases! {
     "threads.invalid-specs-are-refused" "10"
         "A spec with a doubled plugin, a bad name, bad sections or without a model is refused with FIELD_INVALID, and an agent may not manage specs."
         invalid_specs;
+    "threads.delegation-ends-in-its-thread" "10"
+        "A delegation with thread_id ends with one message of the broker in the topic messages of its thread, a history entry with task_id, outcome and result; the same report again appends nothing; a transfer with it is FIELD_INVALID, a stranger to the thread PERMISSION_DENIED."
+        delegation;
 }
 
 fn new_id() -> MessageId {
@@ -184,5 +189,57 @@ async fn invalid_specs(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
     let denied = Refusal(Code::PermissionDenied, "PERMISSION_DENIED");
     checks.refused("by an agent", put_spec(&world, &alice.client, good).await, denied);
+    checks.done()
+}
+
+async fn delegation(world: World) -> Verdict {
+    let (alice, thread) = a_thread(&world).await?;
+    let (bob, task) = (world.agent("bob").await?, world.id("task"));
+    let thread_id = thread.id().to_owned();
+    let lent = v1::HandoffRequest { mode: v1::HandoffMode::Delegate.into(), thread_id, ..a_request() };
+    let transfer = v1::HandoffRequest { mode: v1::HandoffMode::Transfer.into(), ..lent.clone() };
+    let mut checks = Checks::of("a request in a thread");
+    let about = About::task(&task, 1);
+    let invalid = Refusal(Code::InvalidArgument, "FIELD_INVALID");
+    checks.refused("a transfer", alice.say(bob.id(), &about, &transfer).await, invalid);
+    let denied = Refusal(Code::PermissionDenied, "PERMISSION_DENIED");
+    checks.refused("by a stranger", bob.say(alice.id(), &About::task(&world.id("other"), 1), &lent).await, denied);
+    checks.done()?;
+    let handoff = give(&alice, &bob, &task, &lent).await?;
+    let report = v1::TaskStatusUpdate {
+        status: v1::TaskStatus::Completed.into(),
+        details: "the line is up".to_owned(),
+        result_json: r#"{"minutes": 42}"#.to_owned(),
+        ..Default::default()
+    };
+    let report = bob.envelope("", &About::task(&task, 2), &report);
+    let first = answered("bob ends the loan", bob.submit(&report).await)?;
+    let second = answered("bob ends the loan again", bob.submit(&report).await)?;
+    same("the second receipt", "receipt", first, second)?;
+    let request = v1::ListEntriesRequest {
+        workspace_id: format!("thread:{}", thread.id()),
+        topics: vec!["messages".to_owned()],
+        ..Default::default()
+    };
+    let client = &alice.client;
+    let page = alice.call(async { client.answer(client.workspaces().list_entries(request).await) }).await;
+    let entries = answered("alice reads the history", page)?.entries;
+    let mut checks = Checks::of("the history of the thread");
+    checks.same("its messages", 1, entries.len());
+    let entry = entries.first().cloned().unwrap_or_default();
+    let Some(v1::workspace_entry::Entry::Json(text)) = entry.entry else {
+        checks.holds("the message", false, "JSON", &entry.entry);
+        return checks.done();
+    };
+    let message: Value = serde_json::from_str(&text).unwrap_or_default();
+    let data = &message["content"][1]["data"];
+    checks.same("author_id", "baton.coordinator", entry.author_id.as_str());
+    checks.same("role", Some("user"), message["role"].as_str());
+    checks.same("agent_id", Some(bob.id()), message["agent_id"].as_str());
+    checks.same("text", Some("the line is up"), message["content"][0]["text"].as_str());
+    checks.same("task_id", Some(task.as_str()), data["task_id"].as_str());
+    checks.same("handoff_id", Some(handoff.as_str()), data["handoff_id"].as_str());
+    checks.same("outcome", Some("COMPLETED"), data["outcome"].as_str());
+    checks.same("result", Some(42), data["result"]["minutes"].as_i64());
     checks.done()
 }

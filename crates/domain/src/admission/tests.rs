@@ -85,6 +85,7 @@ fn handoff() -> Handoff {
     Handoff {
         waiting: None,
         wait_for_agent: false,
+        thread: None,
         negotiation: None,
         id: id(1),
         redrive_of: None,

@@ -521,6 +521,7 @@ impl TransitionBuilder {
                 due: self.handoff.loan_timeout.map(|timeout| self.now.plus(timeout)),
                 due_max: self.handoff.work.loan_timeout_max.map(|longest| self.now.plus(longest)),
                 silence_timeout: self.handoff.work.silence_timeout,
+                thread: self.handoff.thread.clone(),
             }),
         }
         self.task.begin_watch(&self.handoff, self.handoff.mode == Mode::Delegate);

@@ -74,6 +74,7 @@ pub(super) fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         estimate: None,
         waiting: None,
         wait_for_agent: request.wait_for_agent,
+        thread: request.thread.clone(),
         context_digest: None,
         context_delivered: false,
         let_go: false,

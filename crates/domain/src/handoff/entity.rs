@@ -7,6 +7,7 @@ use super::{
     Task, TaskSignal, TaskStatus, Transition, Unavailable,
     absence::tell_of_gone_owner,
     cancellation::{cancel_parts, word_to_parts},
+    delegations::words_to_threads,
     step,
 };
 use crate::{
@@ -107,6 +108,7 @@ pub(crate) fn step_entity(
             let mut signals = words_to_run(handoff.as_deref(), &transition);
             signals.extend(words_to_plan(task.as_deref(), handoff.as_deref(), &transition, input));
             signals.extend(word_to_parts(task.as_deref(), &transition.task, input));
+            signals.extend(words_to_threads(task.as_deref(), handoff.as_deref(), &transition, input));
             let mut moved = of_entities(*transition, handoff.as_deref(), input);
             moved.effects.extend(signals);
             moved.effects.extend(settled(handoff.as_deref(), input));
@@ -240,6 +242,7 @@ fn mandated_request(award: &Award, read: &mut dyn Reader) -> Result<Option<Reque
         parent: None,
         conversation: mandate.conversation.clone(),
         wait_for_agent: false,
+        thread: None,
         deliver_after: None,
         negotiation: Some(award.negotiation),
     }))

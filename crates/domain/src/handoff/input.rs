@@ -6,7 +6,7 @@ use super::{Acked, Cancellation, Handoff, LoopLimits, Message, Mode, PassedOver,
 use crate::{
     codes::ErrorCode,
     coordinator::Order,
-    ids::{AgentId, ConversationId, FairnessKey, MessageId, TaskId},
+    ids::{AgentId, ConversationId, FairnessKey, MessageId, TaskId, ThreadId},
     plan::PlanRef,
     routing::HandoffRef,
     time::Timestamp,
@@ -174,6 +174,8 @@ pub struct Request {
     pub conversation: Option<ConversationId>,
     /// Whether the request waits if no agent can be named yet.
     pub wait_for_agent: bool,
+    /// The thread that gets a message when the delegation ends. `None`: no thread.
+    pub thread: Option<ThreadId>,
     /// The time before which no agent is asked. `None`: now.
     pub deliver_after: Option<Timestamp>,
     /// The negotiation whose award this is. If it has the id of the request, the award is the broker's, under the

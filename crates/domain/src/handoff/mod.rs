@@ -8,6 +8,7 @@ mod absence;
 mod builder;
 mod cancellation;
 mod creation;
+mod delegations;
 mod entity;
 mod events;
 mod input;

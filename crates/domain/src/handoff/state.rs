@@ -9,7 +9,7 @@ use super::{
 use crate::{
     OtherSide,
     codes::ErrorCode,
-    ids::{AgentId, ConversationId, FairnessKey, MessageId, TaskId},
+    ids::{AgentId, ConversationId, FairnessKey, MessageId, TaskId, ThreadId},
     plan::PlanRef,
     routing::HandoffRef,
     time::Timestamp,
@@ -153,6 +153,8 @@ pub struct Loan {
     pub due_max: Option<Timestamp>,
     /// The silence of the owner after which the broker recalls the task, 5 s to 1 day. `None`: silence is not judged.
     pub silence_timeout: Option<Duration>,
+    /// The thread that gets a message when the loan ends. `None`: none.
+    pub thread: Option<ThreadId>,
 }
 
 /// The terms of the transfer by which the present owner has the task, if its silence is judged.
@@ -272,6 +274,8 @@ pub struct Handoff {
     pub waiting: Option<Waiting>,
     /// Whether the request waits for an agent that is still to register.
     pub wait_for_agent: bool,
+    /// The thread that gets a message when the delegation ends. `None`: the request names none.
+    pub thread: Option<ThreadId>,
     /// The digest of the context, once the context is stored.
     pub context_digest: Option<[u8; 32]>,
     /// Whether the candidate has acked the context.

@@ -239,6 +239,8 @@ fn redrive(
         parent: None,
         conversation: None,
         wait_for_agent: former.wait_for_agent,
+        // A further delegation, whose end is told as that of the former one was.
+        thread: former.thread.clone(),
         deliver_after: None,
         negotiation: former.negotiation,
     };

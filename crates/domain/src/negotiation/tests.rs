@@ -604,6 +604,7 @@ fn a_mandate_of_a_former_owner_fails_the_negotiation() {
         conversation: None,
         parent: None,
         wait_for_agent: false,
+        thread: None,
         deliver_after: None,
         negotiation: None,
     };

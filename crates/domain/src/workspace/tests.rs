@@ -59,6 +59,7 @@ impl World {
             due: None,
             due_max: None,
             silence_timeout: None,
+            thread: None,
         };
         let task = Task {
             transfer: None,

@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{Checks, EnvelopeError, JsonError, PAYLOAD_BYTES_MAX, read_checked_json, sections, signing};
 use crate::{
     ids::{
-        AgentId, AgentType, ConversationId, FairnessKey, IdError, MessageId, PlanId, TaskId, Topic, WorkspaceId,
-        check_name,
+        AgentId, AgentType, ConversationId, FairnessKey, IdError, MessageId, PlanId, TaskId, ThreadId, Topic,
+        WorkspaceId, check_name,
     },
     proto::{Any, v1},
     protocol::{
@@ -178,6 +178,8 @@ pub struct RequestBody {
     pub parent: Option<TaskId>,
     /// The outer conversation that the task belongs to.
     pub conversation: Option<ConversationId>,
+    /// The thread that gets a message when the delegation ends. `None` for a transfer.
+    pub thread: Option<ThreadId>,
     /// Whether the request waits for an agent that is still to register.
     pub wait_for_agent: bool,
     /// The time before which no agent is asked. `None`: now.
@@ -317,10 +319,20 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
             &body.conversation_id,
             ConversationId::parse,
         ),
+        thread: thread(mode, &body.thread_id, checks),
         wait_for_agent: body.wait_for_agent,
         deliver_after: deliver_after(body.deliver_after.as_ref(), checks),
         task_type: body.task_type,
     }))
+}
+
+/// The thread of a delegation. A transfer has no result that would come back.
+fn thread(mode: Mode, id: &str, checks: &mut Checks) -> Option<ThreadId> {
+    let path = "envelope.payload.thread_id";
+    if mode == Mode::Transfer && !id.is_empty() {
+        checks.wrong(path, "is only for mode DELEGATE: a transferred task does not come back");
+    }
+    checks.optional_id(path, id, ThreadId::parse)
 }
 
 fn requested_timeouts(timeouts: Option<&v1::HandoffTimeouts>, checks: &mut Checks) -> RequestedTimeouts {

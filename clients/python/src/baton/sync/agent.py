@@ -257,6 +257,7 @@ class Agent:
         parent_task_id: str | None = None,
         timeout: timedelta | None = None,
         loan_timeout: timedelta | None = None,
+        thread_id: str = "",
         on_view: OnView | None = None,
         on_progress: OnProgress | None = None,
     ) -> loans.Outcome:
@@ -276,6 +277,7 @@ class Agent:
                 parent_task_id=parent_task_id,
                 timeout=timeout,
                 loan_timeout=loan_timeout,
+                thread_id=thread_id,
                 on_view=call.view(on_view),
                 on_progress=call.progress(on_progress),
             )

@@ -199,6 +199,7 @@ class OwnedTask:
         *,
         timeout: timedelta | None = None,
         loan_timeout: timedelta | None = None,
+        thread_id: str = "",
         on_view: OnView | None = None,
         on_progress: OnProgress | None = None,
     ) -> loans.Outcome:
@@ -211,6 +212,7 @@ class OwnedTask:
                 sections,
                 timeout=timeout,
                 loan_timeout=loan_timeout,
+                thread_id=thread_id,
                 on_view=call.view(on_view),
                 on_progress=call.progress(on_progress),
             )

@@ -155,6 +155,7 @@ impl World {
                 (task, (epoch, Message::Context { digest: [7; 32] }), EntityId::Handoff(handoff))
             }
             Order::Request(_) => unreachable!("no operator is in these tests"),
+            Order::Tell(_) => unreachable!("the coordinator begins no delegation in a thread"),
         };
         let (epoch, message) = message;
         let input = handoff::Input::Message { from: coordinator, epoch, message };
@@ -204,6 +205,7 @@ impl World {
             parent: None,
             conversation: None,
             wait_for_agent: false,
+            thread: None,
             deliver_after: None,
         };
         let input = crate::Input::Handoff { task: id, input: handoff::Input::Request(request) };

@@ -86,6 +86,11 @@ pub(super) fn task_request(body: v1::TaskRequest, checks: &mut Checks) -> Body {
         checks.wrong("envelope.payload.handoff.fallback_candidates", problem);
     }
     if let Some(terms) = terms.as_ref().filter(|_| rule.is_some()) {
+        if terms.thread.is_some() {
+            let problem =
+                "must be empty with an award_rule: only a request of the owner begins a delegation in a thread";
+            checks.wrong("envelope.payload.handoff.thread_id", problem);
+        }
         let problem = "must be unset with an award_rule: the broker awards to an agent that has made an offer, at once";
         if terms.wait_for_agent {
             checks.wrong("envelope.payload.handoff.wait_for_agent", problem);

@@ -9,6 +9,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.baton.v1.AgentSpec;
 import dev.baton.v1.CreateThreadRequest;
+import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.ListEntriesRequest;
+import dev.baton.v1.ListEntriesResponse;
 import dev.baton.v1.ListThreadsRequest;
 import dev.baton.v1.ModelSpec;
 import dev.baton.v1.WatchThreadResponse;
@@ -16,6 +19,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
@@ -113,6 +117,26 @@ class ThreadsTest {
                 List.of("expert", "router"),
                 threads.agentSpecs().stream().map(AgentSpec::getSpecId).toList());
         assertEquals("model", threads.modelSpecs().get(0).getModelId());
+    }
+
+    @Test
+    void theResultOfADelegationIsInItsThread() throws Exception {
+        AgentThread thread = threads.create(SUPPORT);
+        HandoffRequest request = HandoffRequest.newBuilder()
+                .setTaskType("support")
+                .setThreadId(thread.id())
+                .build();
+        try (Agent bob = begin(broker.agent("bob")
+                .onHandoff(offer -> offer.accept().complete().finish(Map.of("answer", 42), "")))) {
+            Outcome outcome = alice.delegate(bob.id(), "ticket", 1, request, List.of());
+            assertEquals(3, outcome.epoch());
+        }
+        ListEntriesResponse page = thread.workspace()
+                .verifying()
+                .list(ListEntriesRequest.newBuilder().addTopics("messages").build());
+        assertEquals(1, page.getEntriesCount());
+        String message = page.getEntries(0).getJson();
+        assertTrue(message.contains("\"task_id\":\"ticket\"") && message.contains("\"result\":{\"answer\":42}"), message);
     }
 
     private static AgentSpec spec(String id, String plugin) {

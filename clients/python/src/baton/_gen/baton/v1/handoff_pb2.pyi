@@ -228,7 +228,7 @@ WAITING_FOR_AGENT: WaitingFor
 WAITING_FOR_DELIVER_AFTER: WaitingFor
 
 class HandoffRequest(_message.Message):
-    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "routing", "parent_task_id", "fairness_key", "wait_for_agent", "silence_timeout", "return_when_abandoned", "loan_timeout_max", "deliver_after", "conversation_id")
+    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "routing", "parent_task_id", "fairness_key", "wait_for_agent", "silence_timeout", "return_when_abandoned", "loan_timeout_max", "deliver_after", "conversation_id", "thread_id")
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +251,7 @@ class HandoffRequest(_message.Message):
     LOAN_TIMEOUT_MAX_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AFTER_FIELD_NUMBER: _ClassVar[int]
     CONVERSATION_ID_FIELD_NUMBER: _ClassVar[int]
+    THREAD_ID_FIELD_NUMBER: _ClassVar[int]
     task_type: str
     reason: HandoffReason
     reason_text: str
@@ -273,7 +274,8 @@ class HandoffRequest(_message.Message):
     loan_timeout_max: _duration_pb2.Duration
     deliver_after: _timestamp_pb2.Timestamp
     conversation_id: str
-    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., fairness_key: _Optional[str] = ..., wait_for_agent: bool = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., return_when_abandoned: bool = ..., loan_timeout_max: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., conversation_id: _Optional[str] = ...) -> None: ...
+    thread_id: str
+    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., fairness_key: _Optional[str] = ..., wait_for_agent: bool = ..., silence_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., return_when_abandoned: bool = ..., loan_timeout_max: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., deliver_after: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., conversation_id: _Optional[str] = ..., thread_id: _Optional[str] = ...) -> None: ...
 
 class RoutingRef(_message.Message):
     __slots__ = ("run_id", "choice_id")
@@ -406,7 +408,7 @@ class HandoffTransition(_message.Message):
     def __init__(self, transition_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[_Union[HandoffCause, str]] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., candidate_id: _Optional[str] = ...) -> None: ...
 
 class Handoff(_message.Message):
-    __slots__ = ("handoff_id", "task_id", "epoch", "sender_id", "receiver_id", "candidate_id", "state", "sender_view", "receiver_view", "mode", "priority", "task_type", "reason", "deadline", "whole_deadline", "create_time", "update_time", "offers", "next_candidates", "transitions", "wanted_sections", "context_digest", "error_code", "error_message", "redrive_of_handoff_id", "loan_timeout", "initial_context_summary", "reason_text", "desired_agent_type", "estimated_handoff_time", "submitter_id", "routing", "waiting_for")
+    __slots__ = ("handoff_id", "task_id", "epoch", "sender_id", "receiver_id", "candidate_id", "state", "sender_view", "receiver_view", "mode", "priority", "task_type", "reason", "deadline", "whole_deadline", "create_time", "update_time", "offers", "next_candidates", "transitions", "wanted_sections", "context_digest", "error_code", "error_message", "redrive_of_handoff_id", "loan_timeout", "initial_context_summary", "reason_text", "desired_agent_type", "estimated_handoff_time", "submitter_id", "routing", "waiting_for", "thread_id")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -440,6 +442,7 @@ class Handoff(_message.Message):
     SUBMITTER_ID_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    THREAD_ID_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     task_id: str
     epoch: int
@@ -473,4 +476,5 @@ class Handoff(_message.Message):
     submitter_id: str
     routing: RoutingRef
     waiting_for: WaitingFor
-    def __init__(self, handoff_id: _Optional[str] = ..., task_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sender_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., candidate_id: _Optional[str] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., whole_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offers: _Optional[_Iterable[_Union[HandoffOffer, _Mapping]]] = ..., next_candidates: _Optional[_Iterable[str]] = ..., transitions: _Optional[_Iterable[_Union[HandoffTransition, _Mapping]]] = ..., wanted_sections: _Optional[_Iterable[str]] = ..., context_digest: _Optional[bytes] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ..., redrive_of_handoff_id: _Optional[str] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., initial_context_summary: _Optional[str] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., estimated_handoff_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., submitter_id: _Optional[str] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., waiting_for: _Optional[_Union[WaitingFor, str]] = ...) -> None: ...
+    thread_id: str
+    def __init__(self, handoff_id: _Optional[str] = ..., task_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sender_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., candidate_id: _Optional[str] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., whole_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offers: _Optional[_Iterable[_Union[HandoffOffer, _Mapping]]] = ..., next_candidates: _Optional[_Iterable[str]] = ..., transitions: _Optional[_Iterable[_Union[HandoffTransition, _Mapping]]] = ..., wanted_sections: _Optional[_Iterable[str]] = ..., context_digest: _Optional[bytes] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ..., redrive_of_handoff_id: _Optional[str] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., initial_context_summary: _Optional[str] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., estimated_handoff_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., submitter_id: _Optional[str] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., waiting_for: _Optional[_Union[WaitingFor, str]] = ..., thread_id: _Optional[str] = ...) -> None: ...

@@ -13,7 +13,7 @@ use crate::{
     plans::{Submitter, example},
 };
 
-/// What an agent answers to a subtask. `Err`: its work has failed, for this reason.
+/// What an agent answers to a subtask: a text, or the JSON of the whole result. `Err`: its work has failed, for this reason.
 type Answer = Result<String, String>;
 
 /// An agent that takes each subtask and answers it at once.
@@ -37,7 +37,8 @@ impl Handler for Player {
                     Ok(response) => (TaskStatus::Completed, response),
                     Err(reason) => (TaskStatus::Failed, reason),
                 };
-                let result_json = json!({"response": response}).to_string();
+                let whole = serde_json::from_str(&response).ok().filter(Value::is_object);
+                let result_json = whole.unwrap_or_else(|| json!({"response": response})).to_string();
                 task.report(&v1::TaskStatusUpdate { status: status.into(), result_json, ..Default::default() }).await?;
             }
             _ => {}
@@ -169,6 +170,37 @@ async fn an_article_takes_one_of_two_branches() {
     let states = alice.states(&broker);
     assert!(states[1].0 == "SKIPPED" && states[1].1.contains("/numeric_value of check less 0.5"), "{states:?}");
     assert_eq!(states[2].0, "SKIPPED");
+}
+
+fn survey(_: &str, inputs: &SubtaskInputs) -> Answer {
+    Ok(match (inputs.subtask_id.as_str(), &inputs.element) {
+        ("find", _) => json!({"companies": ["Acme", "Bolt", "Coil"]}).to_string(),
+        ("look", Some(element)) if element.index == 1 && inputs.attempt == 1 => {
+            return Err(format!("{} does not answer", element.value));
+        }
+        ("look", Some(element)) => format!("{} of {}: {}", element.index + 1, element.count, element.value),
+        _ => {
+            let results: Value = serde_json::from_str(&inputs.previous_results["look"].result_json).unwrap();
+            let results = results["results"].as_array().unwrap().iter();
+            results.map(|one| one["response"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join("; ")
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_survey_looks_at_each_company_and_reports_them_in_their_order() {
+    let broker = Broker::start();
+    let mut agents = Vec::new();
+    for (name, agent_type) in
+        [("scout-1", "scout"), ("analyst-1", "analyst"), ("analyst-2", "analyst"), ("pen", "writer")]
+    {
+        agents.push(play(&broker, name, agent_type, &[], survey).await);
+    }
+    let alice = Submitter::new(&broker, "survey", &example("survey"));
+    assert!(alice.validate(&broker).iter().all(|problem| problem["severity"] != "PROBLEM_SEVERITY_ERROR"));
+    alice.submit(&broker);
+    let results = completes(&alice, &broker);
+    assert_eq!(results["report"], r#"1 of 3: "Acme"; 2 of 3: "Bolt"; 3 of 3: "Coil""#);
 }
 
 fn factory(name: &str, inputs: &SubtaskInputs) -> Answer {

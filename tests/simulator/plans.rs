@@ -129,6 +129,16 @@ impl Plans {
                 "law 4: a completed subtask of {} runs again",
                 plan.id
             );
+            // A subtask over an empty list completes at once, with another result.
+            let is_retried = before.is_some_and(|before| plan.round > before.round) && was_undone(place);
+            let keeps_result = former.is_some_and(|former| former.result == subtask.result);
+            assert!(
+                !is_retried || subtask.state != SubtaskState::Completed || !keeps_result,
+                "law 13: {} of {} was undone, and a retry keeps its result",
+                spec.subtasks[place].id,
+                plan.id
+            );
+            *counts.entry("UNDONE, AND RETRIED").or_default() += u64::from(is_retried);
             assert!(subtask.attempts <= spec.subtasks[place].attempts_max, "law 13: too many attempts in {}", plan.id);
             if subtask.is_excluded() {
                 assert_eq!(subtask.attempts, 0, "law 13: {} of {} ran", spec.subtasks[place].id, plan.id);

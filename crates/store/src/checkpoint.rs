@@ -68,10 +68,10 @@ struct TableFiles {
 
 /// What a file must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Digest {
-    bytes: u64,
+pub(super) struct Digest {
+    pub(super) bytes: u64,
     /// The XXH3 of all bytes, which the library computes while it writes them.
-    xxh3: u128,
+    pub(super) xxh3: u128,
     tail_crc32c: u32,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Unchecked {
 
 impl Digest {
     /// Opens a file, and checks its length and its end.
-    fn check(&self, path: &Path) -> Result<File, Damage> {
+    pub(super) fn check(&self, path: &Path) -> Result<File, Damage> {
         let open = || -> io::Result<Option<File>> {
             let file = File::open(path)?;
             let is_right = file.metadata()?.len() == self.bytes && tail(&file)? == self.tail_crc32c;
@@ -153,13 +153,21 @@ impl Manifest {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 stored => stored.map_err(|error| Damage::unreadable(&path, &error))?,
             };
-            let decode = || -> Option<Self> {
-                let (sum, json) = stored.split_at_checked(9)?;
-                (sum == format!("{:08x}\n", crc32c::crc32c(json)).as_bytes())
-                    .then(|| serde_json::from_slice(json).ok())?
-            };
-            decode().map(Some).ok_or_else(|| Damage::new(&path, NOT_WRITTEN))
+            Self::parse(&stored).map(Some).ok_or_else(|| Damage::new(&path, NOT_WRITTEN))
         })
+    }
+
+    /// Parses the stored form. `None`: it is damaged.
+    pub(super) fn parse(stored: &[u8]) -> Option<Self> {
+        let (sum, json) = stored.split_at_checked(9)?;
+        let is_intact = sum == format!("{:08x}\n", crc32c::crc32c(json)).as_bytes();
+        is_intact.then(|| serde_json::from_slice(json).ok())?
+    }
+
+    /// The form on disk.
+    pub(super) fn stored(&self) -> String {
+        let json = serde_json::to_string(self).expect("a manifest is JSON");
+        format!("{:08x}\n{json}", crc32c::crc32c(json.as_bytes()))
     }
 
     /// Whether the folder has no record: its manifests, if there are any, name no table, and no table file is there.
@@ -183,9 +191,35 @@ impl Manifest {
     }
 
     fn write(&self, store: &Path) -> io::Result<()> {
-        let json = serde_json::to_string(self).expect("a manifest is JSON");
-        let stored = format!("{:08x}\n{json}", crc32c::crc32c(json.as_bytes()));
-        COPIES.iter().try_for_each(|name| disk::write_whole(&store.join(TABLES_FOLDER).join(name), stored.as_bytes()))
+        self.write_into(&store.join(TABLES_FOLDER))
+    }
+
+    /// Writes both copies into a folder of table files.
+    pub(super) fn write_into(&self, tables: &Path) -> io::Result<()> {
+        let stored = self.stored();
+        COPIES.iter().try_for_each(|name| disk::write_whole(&tables.join(name), stored.as_bytes()))
+    }
+
+    /// The name of each table file in `tables/`, with what it must be, in a fixed order.
+    pub(super) fn table_files(&self) -> impl Iterator<Item = (String, Digest)> {
+        let of = |(table, tree): (&String, &TableFiles)| {
+            let name = |(name, digest): (&String, &Digest)| (format!("{table}.{name}"), *digest);
+            tree.files.iter().map(name).collect::<Vec<_>>()
+        };
+        self.tables.iter().flat_map(of)
+    }
+
+    /// Whether all names in it are names of tables and of files, and none is a path to another place.
+    pub(super) fn has_plain_names(&self) -> bool {
+        let is_plain = |name: &String| {
+            let permitted = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+            !name.is_empty() && !name.starts_with('.') && name.bytes().all(permitted)
+        };
+        self.tables.iter().all(|(table, tree)| {
+            Table::ALL.iter().any(|known| known.name() == table)
+                && tree.small.keys().all(is_plain)
+                && tree.files.keys().all(|name| name.parse::<u64>().is_ok_and(|number| number.to_string() == *name))
+        })
     }
 
     /// The last entry that the tables have.
@@ -326,6 +360,18 @@ impl Checkpoint {
     /// The tables of the checkpoint have every entry up to this one.
     pub(super) fn flushed_upto(&self) -> Position {
         self.flushed_upto.load(Ordering::Acquire)
+    }
+
+    /// Gives each file of the checkpoint a second name in this folder, which is made. Returns the manifest: a later checkpoint
+    /// removes no file of it from there.
+    pub(super) fn keep_in(&self, folder: &Path) -> io::Result<Manifest> {
+        disk::make_folder(folder)?;
+        // A file is removed with the manifest locked.
+        let manifest = self.manifest.lock().expect("no holder panics");
+        for (_, _, path, _) in manifest.files(&self.store) {
+            disk::link(&path, &folder.join(name_of(&path)))?;
+        }
+        Ok(manifest.clone())
     }
 
     /// Checks every byte of these files, until `is_over` becomes true. Skips files that a merge has replaced: it has read

@@ -36,6 +36,7 @@ use super::{
     mem_table::overlay,
     record_codec::{EntryEncoder, decode_entry, decode_record},
     replica::ApplyError,
+    restore::{self, Outgoing, RestoreError, Whole},
     throttle::Work,
     wal::{self, AppendError, CommitLog, Mark, OwnLog, Position, SegmentLog},
 };
@@ -182,6 +183,7 @@ impl EmbeddedStore {
         check_cluster(path, cluster)?;
         let lock = lock(path)?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
+        restore::finish_at_start(path)?;
         let known = read_mark(path);
         let manifest = match Manifest::read(path)? {
             None if known.is_none() && Manifest::is_unused(path) => Manifest::default(),
@@ -264,6 +266,43 @@ impl EmbeddedStore {
         log.entries = Entries::Followed(mark);
         self.entry_added(&opened, &mut log, mark, bytes);
         Ok(())
+    }
+
+    /// Keeps the checkpoint as it is now for another broker of this cluster.
+    pub(super) fn send(&self, cluster: &str) -> std::io::Result<Outgoing> {
+        let opened = self.opened().ok_or_else(|| std::io::Error::other("the tables are closed"))?;
+        Outgoing::keep(&self.path, cluster, &opened.checkpoint)
+    }
+
+    /// Puts a checkpoint in the place of the tables. Returns its last entry.
+    pub(super) fn restore(&self, whole: Whole) -> Result<Mark, RestoreError> {
+        let mut log = self.log.lock().expect("no holder panics");
+        let Entries::Followed(end) = log.entries else { return Err(RestoreError::Leads) };
+        if whole.mark().position <= end.position {
+            let (found, wanted) = (whole.mark().position, end.position + 1);
+            return Err(RestoreError::TooOld { found, wanted });
+        }
+        if self.failures.is_poisoned() {
+            return Err(RestoreError::Failed);
+        }
+        if let Some(opened) = self.opened() {
+            self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
+            opened.end_merges();
+        }
+        // From here on the next start has the checkpoint, so these tables must not be used any more. After a failure it may.
+        whole.take_effect().inspect_err(|_| self.failures.poison())?;
+        let mut opened = self.opened.write().expect("no writer panics");
+        drop(opened.take());
+        let reopen = || -> Result<_, OpenError> {
+            restore::put_in_place(&self.path)?;
+            let manifest = Manifest::read(&self.path)?.unwrap_or_default();
+            let flushed = manifest.flushed();
+            Ok((open_tables(&self.path, manifest)?, flushed))
+        };
+        let (reopened, flushed) = reopen().inspect_err(|_| self.failures.poison())?;
+        log.entries = Entries::Followed(flushed);
+        *opened = Some(reopened);
+        Ok(flushed)
     }
 
     /// Notes an entry that is in the log and in the memtable, whose writes take this memory.

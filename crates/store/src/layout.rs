@@ -10,6 +10,9 @@
 //! work/        the tables of an open store, made from `tables/` at every start
 //! UNFINISHED   in a copy that is being made, or was cut off: see `backup`
 //! CLUSTER      in a store that follows a shared log: the id of its cluster in hex. It has no `wal/`: see `replica`
+//! restoring/   a checkpoint that a broker of the cluster receives from another one: see `restore`
+//! restored/    a whole one, which takes the place of `tables/` now or at the next start
+//! sending/     second names of the table files that another broker receives
 //! CONVERTING   the name of the copy that an interrupted conversion begins again from: see `convert`
 //! ```
 
@@ -329,7 +332,7 @@ pub(super) fn check_format(path: &Path, conversions: &[Conversion]) -> Result<()
 }
 
 /// The id of the cluster whose shared log the store follows, in hex.
-fn cluster_of(path: &Path) -> Result<Option<String>, OpenError> {
+pub(super) fn cluster_of(path: &Path) -> Result<Option<String>, OpenError> {
     let cluster_path = path.join(CLUSTER_FILE);
     match fs::read_to_string(&cluster_path) {
         Ok(found) => Ok(Some(found.trim_end().chars().take(80).collect())),

@@ -9,7 +9,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{EmbeddedStore, OpenError, Store, wal::CommitLog, wal::Mark, wal::Position};
+use super::{
+    EmbeddedStore, OpenError, Store,
+    restore::{CheckpointHead, Incoming, Outgoing, RestoreError, Whole},
+    wal::{CommitLog, Mark, Position},
+};
 
 /// An entry was not applied. The tables are as before.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +46,9 @@ pub enum ApplyError {
 /// The tables of a broker in a cluster. It follows after it was opened.
 pub struct Replica {
     store: Arc<EmbeddedStore>,
+    path: PathBuf,
+    /// The id of the cluster, in hex.
+    cluster: String,
     known: Mark,
 }
 
@@ -54,8 +61,9 @@ impl Replica {
     /// The folder belongs to a broker alone or to another cluster, another process has it, or a file is damaged or of
     /// another format.
     pub fn open(path: &Path, cluster: &[u8; 16]) -> Result<Self, OpenError> {
-        let (store, known) = EmbeddedStore::open_following(path, &hex::encode(cluster))?;
-        Ok(Self { store: Arc::new(store), known })
+        let cluster = hex::encode(cluster);
+        let (store, known) = EmbeddedStore::open_following(path, &cluster)?;
+        Ok(Self { store: Arc::new(store), path: path.into(), cluster, known })
     }
 
     /// The last entry that the tables have. After [`Self::open`]: that of the checkpoint. Waits for a commit under way.
@@ -94,6 +102,36 @@ impl Replica {
         self.store.follow();
     }
 
+    /// Keeps the checkpoint on the disk as it is now, for a broker that receives it. Waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// The disk fails, or the tables are closed.
+    pub fn send(&self) -> std::io::Result<Outgoing> {
+        self.store.send(&self.cluster)
+    }
+
+    /// Begins to receive the checkpoint of another broker. `from`: the first entry that the shared log has. Changes no
+    /// table. An unfinished checkpoint in the folder is removed.
+    ///
+    /// # Errors
+    ///
+    /// The checkpoint is of another cluster or format, ends before the log begins, or is not newer than the tables; or the
+    /// disk fails.
+    pub fn receive(&self, head: &CheckpointHead, from: Position) -> Result<Incoming, RestoreError> {
+        Incoming::begin(&self.path, &self.cluster, head, from.max(self.end().position + 2))
+    }
+
+    /// Puts a whole checkpoint in the place of the tables, and follows from its last entry on, which is returned. If the process
+    /// ends meanwhile, the next start has the tables of before, or those of the checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// This broker leads, its tables are as new, or the disk fails. After [`Self::has_failed`] only a start goes on.
+    pub fn restore(&self, whole: Whole) -> Result<Mark, RestoreError> {
+        self.store.restore(whole)
+    }
+
     /// Whether the disk has failed. A start reads the lost entries from the shared log.
     pub fn has_failed(&self) -> bool {
         self.store.has_disk_failed()
@@ -101,7 +139,7 @@ impl Replica {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{collections::BTreeMap, sync::Mutex};
 
     use bytes::Bytes;
@@ -113,13 +151,13 @@ mod tests {
         layout::{CLUSTER_FILE, MARK_FILE},
     };
 
-    const CLUSTER: [u8; 16] = [7; 16];
+    pub(crate) const CLUSTER: [u8; 16] = [7; 16];
 
     /// A log in memory, which several replicas share.
     #[derive(Clone, Default)]
-    struct Shared(Arc<Mutex<BTreeMap<Position, Bytes>>>);
+    pub(crate) struct Shared(Arc<Mutex<BTreeMap<Position, Bytes>>>);
 
-    fn mark(position: Position) -> Mark {
+    pub(crate) fn mark(position: Position) -> Mark {
         let link = Link { hash: [position as u8; 32], term: 1, level: 1 };
         Mark { position, link: (position > 0).then_some(link) }
     }
@@ -129,11 +167,11 @@ mod tests {
             self.0.lock().unwrap().last_key_value().map_or(0, |(position, _)| *position)
         }
 
-        fn led_by(&self, replica: &Replica) -> Arc<dyn Store> {
+        pub(crate) fn led_by(&self, replica: &Replica) -> Arc<dyn Store> {
             replica.lead(Box::new(Led { log: self.clone(), end: replica.end() }))
         }
 
-        fn bring_up_to_date(&self, replica: &Replica) {
+        pub(crate) fn bring_up_to_date(&self, replica: &Replica) {
             let from = replica.end().position + 1;
             for (position, entry) in self.0.lock().unwrap().range(from..) {
                 replica.apply(mark(*position), Some(entry)).unwrap();
@@ -166,17 +204,17 @@ mod tests {
         }
     }
 
-    fn group(key: &str) -> Vec<Change> {
+    pub(crate) fn group(key: &str) -> Vec<Change> {
         vec![Change { expectations: Vec::new(), writes: vec![put(Table::Tasks, key, 1, "x")] }]
     }
 
-    fn keys(replica: &Replica) -> Vec<String> {
+    pub(crate) fn keys(replica: &Replica) -> Vec<String> {
         let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         let found = replica.store.scan(Table::Tasks, all, Order::Ascending, usize::MAX).unwrap();
         found.into_iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
     }
 
-    fn folder() -> tempfile::TempDir {
+    pub(crate) fn folder() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
     }
 

@@ -8,15 +8,15 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use baton_cluster::{
-    driver::{self, Ended, Handle, Options, Peers, Term},
-    entry::{Chain, ChainKey, Expected, Hash},
+    driver::{self, CheckpointPieces, Ended, Handle, Options, Peers, Term},
+    entry::{Chain, ChainKey, Expected, Hash, Position},
     figures::Figures,
     member::{Config as MemberConfig, Ending, PeerPosition},
     settings::ClusterSettings,
     view::{Role, View},
 };
 use baton_peers::{
-    client,
+    checkpoint, client,
     port::{self, PeerPort},
     relay::{Relay, RelayCount},
     tls::{PeerTls, PeerTlsError},
@@ -41,7 +41,7 @@ use crate::{
     config::Config,
     envelope::signing,
     ids::{IdSource, SystemIds},
-    store::{FORMAT, OpenError},
+    store::{CheckpointHead, FORMAT, OpenError},
     time::{Clock, SteadyClock},
     traces::Traces,
     wire::{
@@ -96,7 +96,7 @@ pub(super) async fn run(
     let keys = SharedKeys::read(&settings.keys)?;
     let (expected, cluster) = expected_of(&settings, &keys.identity);
     supervisor::starting("opening the store");
-    let replica = folder::open_replica(&config.data, &cluster)?;
+    let replica = Arc::new(folder::open_replica(&config.data, &cluster)?);
     let (setup, ca) = certificate(&config, &folder::tls_folder(&config.data), &*clock)?;
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
     let mut resources = Resources::new(config.policies.clone());
@@ -129,7 +129,7 @@ pub(super) async fn run(
         name: settings.name.clone(),
         log: settings.log.clone(),
         log_keep: settings.log_keep,
-        replica,
+        replica: replica.clone(),
         configuration: configuration_of(&config),
         peers: Arc::new(Network(peer_tls.clone())),
         clock: clock.clone(),
@@ -172,6 +172,7 @@ pub(super) async fn run(
         view: handle.view(),
         step_down,
         relays: relays.clone(),
+        tables: replica,
         clock: clock.clone(),
     };
     let relay = Relay::new(settings.broker.clone(), peer_tls.clone(), handle.view(), relays.clone());
@@ -374,6 +375,17 @@ impl Peers for Network {
             });
         }
         asked.join_all().await.into_iter().flatten().collect()
+    }
+
+    async fn checkpoint(
+        &self,
+        address: &str,
+        upto: Position,
+    ) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String> {
+        match checkpoint::receive(address, &self.0, upto).await {
+            Ok((head, pieces)) => Ok((head, Box::new(pieces))),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 

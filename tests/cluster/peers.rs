@@ -8,16 +8,20 @@ use std::{
 };
 
 use baton_cluster::{
+    driver::CheckpointPieces as _,
     entry::{Chain, Hash},
     view::{Leader, Role, View},
 };
 use baton_peers::{
+    checkpoint,
     client::{self, PeerError},
     port::{Broker, PeerPort, Relayed},
     relay::{Ended, Relay, RelayCount, WAIT_MAX},
     tls::{self, PeerTls},
 };
 use baton_protocol::time::SystemClock;
+use baton_store::{AppendError, Change, CommitLog, Key, Link, Mark, Position, Record, Replica, Table, Write};
+use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -56,6 +60,8 @@ struct Member {
     relayed: mpsc::Receiver<Relayed>,
     count: RelayCount,
     stop: CancellationToken,
+    tables: Arc<Replica>,
+    folder: tempfile::TempDir,
 }
 
 impl Drop for Member {
@@ -71,6 +77,8 @@ impl Member {
         let (view, views) = watch::channel(view());
         let (step_down, steps_down) = mpsc::channel(1);
         let (relay, relayed) = mpsc::channel(16);
+        let folder = tempfile::tempdir().unwrap();
+        let tables = Arc::new(Replica::open(&folder.path().join("store"), &[7; 16]).unwrap());
         let (count, stop) = (RelayCount::default(), CancellationToken::new());
         let broker = Broker {
             cluster: "test".into(),
@@ -80,10 +88,11 @@ impl Member {
             view: views,
             step_down,
             relays: count.clone(),
+            tables: tables.clone(),
             clock: Arc::new(SystemClock),
         };
         tokio::spawn(port.serve(tls.clone(), broker, relay, stop.clone()));
-        Self { name: name.into(), address, tls: tls.clone(), view, steps_down, relayed, count, stop }
+        Self { name: name.into(), address, tls: tls.clone(), view, steps_down, relayed, count, stop, tables, folder }
     }
 
     fn leader(&self) -> Leader {
@@ -291,4 +300,140 @@ async fn a_broker_that_is_gone_is_named() {
     let error = in_time(client::status(&address, &tls)).await.unwrap_err();
     assert!(matches!(error, PeerError::Unreachable { .. }), "{error}");
     cut.await.unwrap().unwrap();
+}
+
+/// A log that accepts all, and keeps nothing.
+struct Accepting(Mark);
+
+impl CommitLog for Accepting {
+    fn append(&mut self, after: Position, _: &[u8]) -> Result<Mark, AppendError> {
+        let link = Link { hash: [3; 32], term: 2, level: 1 };
+        self.0 = Mark { position: after + 1, link: Some(link) };
+        Ok(self.0)
+    }
+
+    fn end(&self) -> Mark {
+        self.0
+    }
+
+    fn entry_bytes_max(&self) -> usize {
+        64 * 1024 * 1024
+    }
+}
+
+fn key(number: u64) -> Key {
+    Key { table: Table::Tasks, key: number.to_be_bytes().as_slice().into() }
+}
+
+impl Member {
+    /// Writes this many records of 64 KiB into the tables, each in an entry of its own, and takes a checkpoint.
+    async fn has_records(&self, records: u64) {
+        let (tables, mut random) = (self.tables.clone(), 1_u64);
+        let write = move || {
+            let store = tables.lead(Box::new(Accepting(tables.end())));
+            for number in 0..records {
+                // No table file compresses it.
+                let value: Bytes = std::iter::repeat_with(|| {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (random >> 56) as u8
+                })
+                .take(64 * 1024)
+                .collect();
+                let record = Some(Record { revision: 1, value });
+                let write = Write { key: key(number), record, is_new: true };
+                store.commit(vec![Change { expectations: Vec::new(), writes: vec![write] }]).unwrap();
+            }
+            store.give_space_back();
+            tables.follow();
+        };
+        in_time(tokio::task::spawn_blocking(write)).await.unwrap();
+        in_time(async {
+            while self.tables.flushed_upto() < records {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_broker_receives_the_checkpoint_of_another_one() {
+    let (_keys, tls) = keys();
+    let (sender, receiver) = (Member::start("b1", &tls).await, Member::start("b2", &tls).await);
+    sender.has_records(20).await;
+    let (head, mut pieces) = in_time(checkpoint::receive(&sender.address.to_string(), &tls, 20)).await.unwrap();
+    assert_eq!((head.mark, head.mark.position), (sender.tables.end(), 20));
+    let mut incoming = receiver.tables.receive(&head, 21).unwrap();
+    let mut count = 0;
+    while let Some(piece) = in_time(pieces.next()).await.unwrap() {
+        assert!(piece.len() <= 256 * 1024);
+        incoming.add(&piece).unwrap();
+        count += 1;
+    }
+    assert!(count > 5, "in pieces");
+    receiver.tables.restore(incoming.finish().unwrap()).unwrap();
+    assert_eq!((receiver.tables.end(), receiver.tables.flushed_upto()), (head.mark, 20));
+    let [sent, own] = [&sender, &receiver].map(|member| member.tables.lead(Box::new(Accepting(member.tables.end()))));
+    assert!((0..20).all(|number| own.get(&key(number)).unwrap() == sent.get(&key(number)).unwrap()));
+    assert!(own.get(&key(19)).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_is_too_old_is_refused_and_so_is_a_third_receiver() {
+    let (_keys, tls) = keys();
+    let sender = Member::start("b1", &tls).await;
+    let address = sender.address.to_string();
+    // More than the connections take ahead of a receiver.
+    sender.has_records(128).await;
+    let refused = in_time(checkpoint::receive(&address, &tls, 129)).await.unwrap_err();
+    assert!(refused.to_string().contains("has the entries up to 128, and those up to 129 are needed"), "{refused}");
+    let mut receiving = Vec::new();
+    for _ in 0..2 {
+        receiving.push(in_time(checkpoint::receive(&address, &tls, 1)).await.unwrap());
+    }
+    let refused = in_time(checkpoint::receive(&address, &tls, 1)).await.unwrap_err();
+    assert!(refused.to_string().contains("sends its checkpoint to others"), "{refused}");
+    // One that goes away in the middle gives its place and the second names back.
+    receiving.clear();
+    in_time(async {
+        while checkpoint::receive(&address, &tls, 1).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let sending = sender.folder.path().join("store/sending");
+    in_time(async {
+        while std::fs::read_dir(&sending).unwrap().count() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sender_that_is_gone_in_the_middle_ends_the_stream_with_an_error() {
+    let (_keys, tls) = keys();
+    let sender = Member::start("b1", &tls).await;
+    sender.has_records(128).await;
+    // A connection through a port that is cut after some bytes.
+    let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, behind) = (between.local_addr().unwrap().to_string(), sender.address);
+    let cut = tokio::spawn(async move {
+        let (mut client, _) = between.accept().await.unwrap();
+        let mut broker = TcpStream::connect(behind).await.unwrap();
+        let (mut from_client, mut to_client) = client.split();
+        let (from_broker, mut to_broker) = broker.split();
+        let mut some = from_broker.take(1024 * 1024);
+        tokio::select! {
+            _ = tokio::io::copy(&mut from_client, &mut to_broker) => {}
+            _ = tokio::io::copy(&mut some, &mut to_client) => {}
+        }
+    });
+    let (_, mut pieces) = in_time(checkpoint::receive(&address, &tls, 1)).await.unwrap();
+    let mut ended = Ok(Some(Bytes::new()));
+    while let Ok(Some(_)) = ended {
+        ended = in_time(pieces.next()).await;
+    }
+    ended.unwrap_err();
+    cut.await.unwrap();
 }

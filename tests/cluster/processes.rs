@@ -1,5 +1,5 @@
-//! Three brokers over one shared log, each a process: one is killed or stopped under load, and another leads. See
-//! `tests/process/load` for the load, and for the record of what its clients saw.
+//! Three brokers over one shared log, each a process: one is killed or stopped under load, and another leads; one comes after the
+//! log was trimmed. See `tests/process/load` for the load, and for the record of what its clients saw.
 
 use std::{
     collections::BTreeMap,
@@ -123,6 +123,34 @@ impl Cluster {
         })
         .await;
         leader.unwrap()
+    }
+
+    /// The first entry that the shared log has.
+    fn log_begins(&self) -> u64 {
+        let entries = fs::read_dir(self.folder.path().join("log/cluster/log")).unwrap();
+        let position = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        entries.filter_map(|entry| position(entry.unwrap())).min().unwrap()
+    }
+
+    /// The last entry that the checkpoint of a stopped broker has.
+    fn checkpoint_of(&self, place: usize) -> u64 {
+        let manifest = self.folders[place].path().join("data/store/tables/MANIFEST");
+        // A broker without a checkpoint has no manifest.
+        let Ok(text) = fs::read_to_string(manifest) else { return 0 };
+        let manifest: serde_json::Value = serde_json::from_str(text.split_once('\n').unwrap().1).unwrap();
+        manifest["flushed_upto"].as_u64().unwrap()
+    }
+
+    /// Starts a broker that lacks entries which the log has dropped, and waits until it follows.
+    async fn restores(&mut self, place: usize) {
+        self.start(place);
+        let broker = &self.brokers[&place];
+        eventually("it follows from the checkpoint of another broker", async || {
+            let log = broker.log();
+            let received = log.rfind("received the checkpoint of another broker");
+            received.is_some() && log.rfind("\"role\":\"following\"") > received
+        })
+        .await;
     }
 }
 
@@ -318,6 +346,57 @@ async fn the_console_shows_the_brokers_and_who_leads() {
     let cookie = logged_in(&alone, &alone.operator_token()).await;
     assert_eq!(get(&alone, "/cluster", &cookie).await.status, 404);
     assert!(!get(&alone, "/overview", &cookie).await.body.contains("/cluster"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn brokers_that_come_after_a_trim_have_the_checkpoint_of_another_one_and_lead() {
+    let mut cluster = Cluster::new();
+    (0..2).for_each(|place| cluster.start(place));
+    let leader = cluster.leader().await;
+    let mut load = Load::on(&cluster.brokers[&leader], SEED + 3).await;
+    while cluster.log_begins() == 1 {
+        load.goes_on(50).await;
+    }
+    // A new broker.
+    cluster.restores(2).await;
+    load.goes_on(20).await;
+    // One that was away, and that an operator has called gone.
+    let away = 1 - leader;
+    cluster.brokers.remove(&away).unwrap().kill();
+    let config = cluster.folders[leader].path().join("baton.toml");
+    let name = format!("b{away}");
+    let (code, text) = exit_of(baton().args(["cluster", "forget", &name, "--config"]).arg(&config));
+    assert_eq!(code, Some(0), "{text}");
+    let had = cluster.checkpoint_of(away);
+    while cluster.log_begins() <= had + 1 {
+        load.goes_on(50).await;
+    }
+    cluster.restores(away).await;
+    // Each of them leads, and has all that the others have.
+    let mut last = leader;
+    for next in [2, away] {
+        let others = (0..BROKERS).filter(|place| *place != next && *place != last);
+        for other in others.collect::<Vec<_>>() {
+            cluster.brokers.remove(&other).unwrap().stop().await;
+        }
+        cluster.brokers.remove(&last).unwrap().stop().await;
+        assert_eq!(cluster.leader().await, next);
+        load.is_served_by(&cluster.brokers[&next]);
+        load.goes_on(30).await;
+        load.audit(&cluster.brokers[&next]).await;
+        (0..BROKERS).filter(|place| *place != next).for_each(|place| cluster.start(place));
+        cluster.leader().await;
+        last = next;
+    }
+    let last = cluster.brokers.remove(&last).unwrap();
+    for (_, broker) in std::mem::take(&mut cluster.brokers) {
+        broker.stop().await;
+    }
+    load.drain(last).await;
+    println!("{load}");
+    let [first, others @ ..] = &cluster.folders[..] else { panic!("there are brokers") };
+    let wanted = records(first.path());
+    assert!(others.iter().all(|other| records(other.path()) == wanted), "all brokers have the same records");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! Calls to another broker of the cluster.
 //!
-//! Owns the connection. Each call has a time limit, so a lost broker delays a caller for seconds only.
+//! Owns the connection. Each call has a time limit, so a lost broker delays a caller for seconds only. [`crate::checkpoint`] has
+//! none: its caller limits the wait for each piece.
 
 use std::{io, time::Duration};
 
@@ -24,6 +25,9 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for the answer to [`step_down`]: longer than the broker waits itself.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The bytes that a peer may send ahead.
+const WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+
 /// The reason why a call to a peer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
@@ -46,12 +50,12 @@ pub enum PeerError {
 }
 
 impl PeerError {
-    fn unreachable(address: &str, problem: impl ToString) -> Self {
+    pub(crate) fn unreachable(address: &str, problem: impl ToString) -> Self {
         Self::Unreachable { address: address.to_owned(), problem: problem.to_string() }
     }
 
     /// The error of a call. A connection that was cut has a status of the library.
-    fn of(address: &str, status: Status) -> Self {
+    pub(crate) fn of(address: &str, status: Status) -> Self {
         match status.code() {
             Code::Unknown | Code::Unavailable | Code::Internal | Code::Cancelled => {
                 Self::unreachable(address, status.message())
@@ -88,13 +92,16 @@ pub async fn step_down(address: &str, tls: &PeerTls) -> Result<(), PeerError> {
     answer.map(drop).map_err(|status| PeerError::of(address, status))
 }
 
-type Service =
+pub(crate) type Service =
     tower::util::BoxCloneService<http::Request<tonic::body::Body>, http::Response<hyper::body::Incoming>, hyper::Error>;
 
-async fn connect(address: &str, tls: &PeerTls) -> Result<PeerServiceClient<Service>, PeerError> {
+pub(crate) async fn connect(address: &str, tls: &PeerTls) -> Result<PeerServiceClient<Service>, PeerError> {
     let unreachable = |error: io::Error| PeerError::unreachable(address, error);
     let stream = open(address, tls.for_calls()).await.map_err(unreachable)?;
-    let connected = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    // Windows of 64 KiB, the default, would make a checkpoint wait for each round trip.
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+    let connected = builder.handshake(TokioIo::new(stream)).await;
     let (sender, connection) = connected.map_err(|error| PeerError::unreachable(address, error))?;
     // Ends when the client is dropped.
     tokio::spawn(connection);

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+pub mod checkpoint;
 pub mod client;
 pub mod origin;
 pub mod port;

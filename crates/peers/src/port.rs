@@ -7,6 +7,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use baton_cluster::view::{Role, View};
 use baton_protocol::time::Clock;
+use baton_store::Replica;
 use hyper::server::conn::http2;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
@@ -19,14 +20,17 @@ use tokio::{
     time::timeout,
 };
 use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tracing::{debug, warn};
 
 use crate::{
+    checkpoint::{self, SENT_MAX},
     origin,
     proto::{
-        GetStatusRequest, GetStatusResponse, StepDownRequest, StepDownResponse,
+        GetCheckpointRequest, GetCheckpointResponse, GetStatusRequest, GetStatusResponse, StepDownRequest,
+        StepDownResponse,
         peer_service_server::{PeerService, PeerServiceServer},
     },
     relay::RelayCount,
@@ -68,6 +72,8 @@ pub struct Broker {
     pub step_down: mpsc::Sender<()>,
     /// The number of connections that it relays.
     pub relays: RelayCount,
+    /// Its tables, whose checkpoint others receive.
+    pub tables: Arc<Replica>,
     /// The clock of [`GetStatusResponse::clock_ms`].
     pub clock: Arc<dyn Clock>,
 }
@@ -100,6 +106,7 @@ impl PeerPort {
     /// Serves peers until `stop`. Relayed connections go to `relayed`; without a receiver there they are closed.
     pub async fn serve(self, tls: PeerTls, broker: Broker, relayed: mpsc::Sender<Relayed>, stop: CancellationToken) {
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let calls = Calls { broker, sending: Arc::new(Semaphore::new(SENT_MAX)) };
         let mut connections = JoinSet::new();
         loop {
             let room = handshakes.clone().acquire_owned();
@@ -113,7 +120,7 @@ impl PeerPort {
             };
             match accepted {
                 Ok(((stream, peer), room)) => {
-                    let opened = open(stream, tls.clone(), broker.clone(), relayed.clone(), room);
+                    let opened = open(stream, tls.clone(), calls.clone(), relayed.clone(), room);
                     connections.spawn(async move {
                         if let Err(problem) = opened.await {
                             debug!(%peer, %problem, "a connection to the peer port ended");
@@ -132,7 +139,7 @@ impl PeerPort {
 async fn open(
     stream: TcpStream,
     tls: PeerTls,
-    broker: Broker,
+    calls: Calls,
     relayed: mpsc::Sender<Relayed>,
     room: OwnedSemaphorePermit,
 ) -> io::Result<()> {
@@ -153,17 +160,34 @@ async fn open(
         // The receiver ends with the broker.
         return sent.map_err(|_| io::ErrorKind::BrokenPipe.into());
     }
-    let service = TowerToHyperService::new(PeerServiceServer::new(Calls(broker)));
+    let service = TowerToHyperService::new(PeerServiceServer::new(calls));
     let served = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
     served.await.map_err(io::Error::other)
 }
 
-struct Calls(Broker);
+#[derive(Clone)]
+struct Calls {
+    broker: Broker,
+    /// The places for checkpoints under way.
+    sending: Arc<Semaphore>,
+}
 
 #[tonic::async_trait]
 impl PeerService for Calls {
+    type GetCheckpointStream = ReceiverStream<Result<GetCheckpointResponse, Status>>;
+
+    async fn get_checkpoint(
+        &self,
+        request: Request<GetCheckpointRequest>,
+    ) -> Result<Response<Self::GetCheckpointStream>, Status> {
+        let place = self.sending.clone().try_acquire_owned();
+        let place = place.map_err(|_| Status::resource_exhausted("it sends its checkpoint to others"))?;
+        let pieces = checkpoint::send(self.broker.tables.clone(), request.into_inner().upto, place).await?;
+        Ok(Response::new(ReceiverStream::new(pieces)))
+    }
+
     async fn get_status(&self, _: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
-        let Broker { cluster, name, process, version, view, relays, clock, .. } = self.0.clone();
+        let Broker { cluster, name, process, version, view, relays, clock, .. } = self.broker.clone();
         let view = view.borrow().clone();
 
         Ok(Response::new(GetStatusResponse {
@@ -186,17 +210,17 @@ impl PeerService for Calls {
 
     async fn step_down(&self, _: Request<StepDownRequest>) -> Result<Response<StepDownResponse>, Status> {
         let leads = |view: &View| matches!(view.role, Role::Leading | Role::Suspended | Role::Leaving);
-        let mut view = self.0.view.clone();
+        let mut view = self.broker.view.clone();
         let role = view.borrow_and_update().role;
         if !role.serves_clients() {
             return Err(Status::failed_precondition(format!(
                 "broker {} does not lead: it is {}",
-                self.0.name,
+                self.broker.name,
                 role.name()
             )));
         }
         // A wish that waits already is enough.
-        let _ = self.0.step_down.try_send(());
+        let _ = self.broker.step_down.try_send(());
         match timeout(LEAVE_TIMEOUT, view.wait_for(|view| !leads(view))).await {
             // The channel ends with the member, which leads no longer.
             Ok(_) => Ok(Response::new(StepDownResponse {})),

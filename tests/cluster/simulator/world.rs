@@ -334,7 +334,7 @@ impl World {
                 Action::ReadLog { ticket, from } => self.call(broker, ticket, Call::ReadLog { from }),
                 Action::Append { ticket, after, entry } => self.call(broker, ticket, Call::Append { after, entry }),
                 Action::AskPeers(ticket) => self.call(broker, ticket, Call::AskPeers),
-                Action::Restore(ticket) => self.call(broker, ticket, Call::Restore),
+                Action::Restore { ticket, .. } => self.call(broker, ticket, Call::Restore),
                 Action::Apply(entry, _) => {
                     if let Payload::Group(writes) = entry.payload {
                         self.apply(broker, entry.position, writes);

@@ -9,12 +9,13 @@ use std::{
 };
 
 use baton_protocol::lead::LeadGuard;
-use baton_store::Replica;
+use baton_store::{ApplyError, Replica, RestoreError, Whole};
 use tokio::sync::{mpsc as tokio_mpsc, watch};
 
-use super::{Input, Term, commit_log::TermLog, mark_of};
+use super::{Input, Term, chain_of, commit_log::TermLog, mark_of};
 use crate::{
     entry::{Chain, Entry, Payload, Position},
+    leader_log::Ticket,
     member::{Event, Leave},
 };
 
@@ -22,6 +23,16 @@ enum Job {
     Apply(Box<Entry>, Chain),
     Lead { number: u64, log: TermLog, guard: LeadGuard, ended: watch::Receiver<Option<Leave>> },
     Follow,
+    Restore(Ticket, Whole),
+}
+
+/// Why the thread of the tables ends.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("failed to apply an entry of the shared log: {0}")]
+    Apply(#[from] ApplyError),
+    #[error("failed to put a checkpoint in the place of the tables: {0}")]
+    Restore(#[from] RestoreError),
 }
 
 /// The thread of the tables.
@@ -42,7 +53,7 @@ impl Applier {
         let work = move || {
             for job in received {
                 if let Err(error) = execute(&tables, job, &inputs, &terms) {
-                    tracing::error!(%error, "failed to apply an entry of the shared log");
+                    tracing::error!(%error, "the tables of this broker have failed");
                     drop(inputs.send(Input::Event(Event::DiskFailed)));
                     return;
                 }
@@ -68,6 +79,11 @@ impl Applier {
         self.send(Job::Follow);
     }
 
+    /// Puts a checkpoint in the place of the tables, and reports it as the outcome of this call.
+    pub(super) fn restore(&self, ticket: Ticket, whole: Whole) {
+        self.send(Job::Restore(ticket, whole));
+    }
+
     fn send(&self, job: Job) {
         // The thread has ended only after it has reported why.
         drop(self.jobs.as_ref().map(|jobs| jobs.send(job)));
@@ -85,7 +101,7 @@ fn execute(
     job: Job,
     inputs: &tokio_mpsc::UnboundedSender<Input>,
     terms: &tokio_mpsc::UnboundedSender<Term>,
-) -> Result<(), baton_store::ApplyError> {
+) -> Result<(), Failed> {
     match job {
         Job::Apply(entry, chain) => {
             let group = match &entry.payload {
@@ -102,6 +118,18 @@ fn execute(
             drop(terms.send(Term { number, store, guard, ended }));
         }
         Job::Follow => replica.follow(),
+        Job::Restore(ticket, whole) => {
+            let restored = match replica.restore(whole) {
+                Ok(mark) => Some(chain_of(mark)),
+                Err(error) if replica.has_failed() => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(%error, "a checkpoint of a peer is not used");
+                    None
+                }
+            };
+            restored.into_iter().for_each(|chain| drop(inputs.send(Input::Applied(chain.position))));
+            drop(inputs.send(Input::Event(Event::Restored(ticket, restored))));
+        }
     }
     Ok(())
 }

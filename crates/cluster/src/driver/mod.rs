@@ -1,7 +1,7 @@
 //! The driver of a member: runs [`crate::member`] on a runtime of its own, and tells the program when to lead.
 //!
-//! Owns the thread of the lease, the calls of log and register, the tables' thread, and the value of this member in the
-//! register. Must not know the engine of the program, nor connections: the program takes each [`Term`] and serves it.
+//! Owns the thread of the lease, the calls of log and register, the tables' thread, the checkpoint that comes from a peer, and the
+//! value of this member in the register. Must not know the engine of the program, nor connections: the program takes each [`Term`] and serves it.
 //!
 //! ```text
 //! thread of the lease    the member: events in, actions out. Never waits for a disk or a call
@@ -15,6 +15,7 @@
 mod applier;
 mod commit_log;
 mod names;
+mod restore;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ use baton_protocol::{
     lead::LeadGuard,
     time::{Clock, Moment},
 };
-use baton_store::{AppendError as StoreError, Link, Mark, Replica, Store};
+use baton_store::{AppendError as StoreError, CheckpointHead, Link, Mark, Replica, Store, Whole};
 use bytes::Bytes;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -34,8 +35,9 @@ use tokio::{
 
 use self::{applier::Applier, commit_log::TermLog, names::Names};
 use crate::{
-    entry::{Chain, Hash},
+    entry::{Chain, Hash, Position},
     figures::Figures,
+    leader_log::Ticket,
     lease,
     log::{AppendError, ReadError, Unavailable, WriteError},
     member::{Action, Config, Ending, Event, Leave, Member, PeerPosition, ProposeError, Role},
@@ -64,8 +66,8 @@ pub struct Options {
     pub log: LogAddress,
     /// How long the log keeps what an absent member lacks.
     pub log_keep: Duration,
-    /// The tables of this broker.
-    pub replica: Replica,
+    /// The tables of this broker. The peer port sends their checkpoint.
+    pub replica: Arc<Replica>,
     /// The hash of that part of the configuration that all members should share.
     pub configuration: Bytes,
     /// The other brokers.
@@ -81,6 +83,28 @@ pub struct Options {
 pub trait Peers: Send + Sync {
     /// The last entries of the peers that answer soon. `addresses`: the names of the other members, and where to reach them.
     async fn positions(&self, addresses: Vec<(String, String)>) -> Vec<PeerPosition>;
+
+    /// Begins to receive the checkpoint of the peer at this address, which has the entries up to `upto` at least.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in words.
+    async fn checkpoint(
+        &self,
+        address: &str,
+        upto: Position,
+    ) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String>;
+}
+
+/// A checkpoint on its way.
+#[async_trait]
+pub trait CheckpointPieces: Send {
+    /// The next bytes; `None` behind the last ones.
+    ///
+    /// # Errors
+    ///
+    /// The peer ended too early, or says why it cannot go on.
+    async fn next(&mut self) -> Result<Option<Bytes>, String>;
 }
 
 /// A cluster whose brokers know each other by the register alone.
@@ -91,6 +115,10 @@ pub struct NoPeers;
 impl Peers for NoPeers {
     async fn positions(&self, _: Vec<(String, String)>) -> Vec<PeerPosition> {
         Vec::new()
+    }
+
+    async fn checkpoint(&self, _: &str, _: Position) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String> {
+        Err("this broker reaches no peer".into())
     }
 }
 
@@ -199,6 +227,8 @@ enum Input {
         answer: Proposal,
     },
     Ask(oneshot::Sender<Chain>),
+    /// The checkpoint of a peer is whole: the outcome of this call.
+    Received(Ticket, Whole),
     /// The last entry that the tables have.
     Applied(u64),
     /// Another process has taken this member's name.
@@ -307,6 +337,7 @@ struct Driver {
     inputs: mpsc::UnboundedReceiver<Input>,
     input: mpsc::UnboundedSender<Input>,
     applier: Applier,
+    replica: Arc<Replica>,
     /// The last entry that the thread of the tables was given, and the last one that it has applied.
     handed: u64,
     applied: watch::Sender<u64>,
@@ -336,7 +367,6 @@ impl Driver {
     ) -> std::io::Result<(Self, Handle, mpsc::UnboundedReceiver<Term>)> {
         let Options { member: config, replica, peers, clock, log_keep, configuration, .. } = options;
         let began = Moment::now();
-        let replica = Arc::new(replica);
         let (chain, known) = (chain_of(replica.end()), chain_of(replica.known()));
         let interval = MEMBER_INTERVAL.min(config.lease);
         let (name, lease) = (config.broker.clone(), config.clone());
@@ -362,7 +392,7 @@ impl Driver {
             began,
             view: seen,
             handle: handle.clone(),
-            replica,
+            replica: replica.clone(),
             log: engine.log.clone(),
         };
         tokio::spawn(keeper.run());
@@ -376,6 +406,7 @@ impl Driver {
             inputs,
             input,
             applier,
+            replica,
             handed: chain.position,
             applied: watch::channel(chain.position).0,
             view,
@@ -429,11 +460,15 @@ impl Driver {
         match input {
             Input::Event(event) => {
                 self.note(now, &event);
+                if let Event::Restored(_, Some(chain)) = &event {
+                    self.handed = chain.position;
+                }
                 self.member.handle(now, event);
             }
             Input::Propose { term, group, answer } => self.propose(now, term, group, answer),
             // A receiver that has gone needs no answer.
             Input::Ask(answer) => drop(answer.send(self.member.chain())),
+            Input::Received(ticket, whole) => self.applier.restore(ticket, whole),
             Input::Applied(position) => drop(self.applied.send_replace(position)),
             Input::NameInUse => {}
         }
@@ -508,8 +543,18 @@ impl Driver {
                 let (names, peers) = (self.names.clone(), self.peers.clone());
                 self.call(async move { Event::PeersAnswered(ticket, ask(&names, &*peers).await) });
             }
-            // Retried: a checkpoint comes from a peer only.
-            Action::Restore(ticket) => self.call(async move { Event::Restored(ticket, None) }),
+            Action::Restore { ticket, first } => {
+                let (names, peers, replica) = (self.names.clone(), self.peers.clone(), self.replica.clone());
+                let input = self.input.clone();
+                tokio::spawn(async move {
+                    let received = restore::receive(&names, &*peers, &replica, first).await;
+                    // The thread of the tables says the rest.
+                    drop(input.send(match received {
+                        Some(whole) => Input::Received(ticket, whole),
+                        None => Input::Event(Event::Restored(ticket, None)),
+                    }));
+                });
+            }
             Action::Apply(entry, chain) => {
                 self.handed = chain.position;
                 self.applier.apply(entry, chain);

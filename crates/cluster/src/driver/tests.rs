@@ -1,13 +1,20 @@
 //! Members over a log in a folder, with short leases, in real time.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use baton_protocol::{
     ids::{IdSource as _, SystemIds},
     lead::Lead,
     time::SystemClock,
 };
-use baton_store::{Change, CommitError, Key, OpenError, Record, Table, Write};
+use baton_store::{Change, CommitError, Key, OpenError, Outgoing, Record, Table, Write};
 
 use super::*;
 use crate::{
@@ -23,9 +30,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Broker {
     handle: Handle,
     terms: mpsc::UnboundedReceiver<Term>,
+    replica: Weak<Replica>,
 }
 
 async fn try_start(folder: &Path, log: &Path, broker: &str) -> Result<Broker, StartError> {
+    start_beside(folder, log, broker, Arc::new(NoPeers)).await
+}
+
+async fn start_beside(folder: &Path, log: &Path, broker: &str, peers: Arc<dyn Peers>) -> Result<Broker, StartError> {
+    let replica = Arc::new(Replica::open(&folder.join(broker), &CLUSTER).unwrap());
     let options = Options {
         member: Config {
             broker: broker.into(),
@@ -44,14 +57,14 @@ async fn try_start(folder: &Path, log: &Path, broker: &str) -> Result<Broker, St
         name: "test".into(),
         log: LogAddress::Directory(log.into()),
         log_keep: Duration::from_secs(3600),
-        replica: Replica::open(&folder.join(broker), &CLUSTER).unwrap(),
+        replica: replica.clone(),
         configuration: Bytes::new(),
-        peers: Arc::new(NoPeers),
+        peers,
         clock: Arc::new(SystemClock),
         figures: Arc::default(),
     };
     let (handle, terms) = start(options, std::future::pending()).await?;
-    Ok(Broker { handle, terms })
+    Ok(Broker { handle, terms, replica: Arc::downgrade(&replica) })
 }
 
 async fn started(folder: &Path, broker: &str) -> Broker {
@@ -208,4 +221,89 @@ async fn a_log_that_lost_its_end_is_answered_by_nobody() {
     let why = broker.handle.view().borrow().why_nobody_leads.clone().unwrap();
     assert!(why.contains("lacks the entry at 2"), "{why}");
     broker.stops().await;
+}
+
+/// A peer in this process, which is cut off in the first attempt, and has the wrong cluster in the second.
+struct Beside {
+    replica: Weak<Replica>,
+    attempts: AtomicUsize,
+}
+
+struct Sent {
+    outgoing: Outgoing,
+    left: usize,
+}
+
+#[async_trait]
+impl CheckpointPieces for Sent {
+    async fn next(&mut self) -> Result<Option<Bytes>, String> {
+        if self.left == 0 {
+            return Err("it was cut off".into());
+        }
+        self.left -= 1;
+        Ok(self.outgoing.next_piece().unwrap())
+    }
+}
+
+#[async_trait]
+impl Peers for Beside {
+    async fn positions(&self, _: Vec<(String, String)>) -> Vec<PeerPosition> {
+        Vec::new()
+    }
+
+    async fn checkpoint(
+        &self,
+        address: &str,
+        upto: Position,
+    ) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String> {
+        assert_eq!(address, "b1:22867");
+        let outgoing = self.replica.upgrade().unwrap().send().unwrap();
+        let mut head = outgoing.head().clone();
+        assert!(head.mark.position >= upto && upto > 0);
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        if attempt == 1 {
+            head.cluster = "00".into();
+        }
+        let left = if attempt == 0 { 1 } else { usize::MAX };
+        Ok((head, Box::new(Sent { outgoing, left })))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_comes_after_the_log_was_trimmed_has_the_checkpoint_of_a_peer() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut first = started(folder.path(), "b1").await;
+    let former = first.leads().await;
+    for name in ["a", "b", "c"] {
+        commit(&former, name).await.unwrap();
+    }
+    former.store.give_space_back();
+    let entry = folder.path().join(format!("log/test/log/{:020}", 2));
+    within("the log is trimmed", async {
+        while entry.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    commit(&former, "d").await.unwrap();
+    // Without a peer it goes on trying.
+    let alone = try_start(folder.path(), &log, "b3").await.unwrap();
+    alone.shows("it restores", |view| view.role == view::Role::Restoring && view.leader.is_some()).await;
+    assert_eq!(alone.stops().await, Ended::Member(Ending::Stopped));
+    let peer = Arc::new(Beside { replica: first.replica.clone(), attempts: AtomicUsize::new(0) });
+    let mut second = start_beside(folder.path(), &log, "b2", peer.clone()).await.unwrap();
+    let end = first.handle.chain().await.unwrap();
+    second.shows("it follows", |view| view.role == view::Role::Following && view.position >= end.position).await;
+    assert_eq!(peer.attempts.load(Ordering::Relaxed), 3);
+    assert!(second.handle.view().borrow().flushed_upto >= 4, "the checkpoint is its own");
+    first.handle.stop();
+    first.handle.service_ended();
+    within("it ends", first.handle.ended()).await;
+    let term = second.leads().await;
+    assert!(["a", "b", "c", "d"].iter().all(|name| has(&term, name)));
+    commit(&term, "e").await.unwrap();
+    second.handle.stop();
+    second.handle.service_ended();
+    within("it ends", second.handle.ended()).await;
 }

@@ -56,7 +56,7 @@ impl Member {
             },
             Err(ReadError::Trimmed { first }) if first > self.chain.position + 1 => {
                 self.claim = None;
-                self.log_due = now;
+                (self.log_due, self.log_first) = (now, first);
                 self.move_to(Role::Restoring);
             }
             // The own last entry was trimmed, and the next one is there: the chain compares them.
@@ -118,7 +118,7 @@ impl Member {
         if self.log_call.is_none() && now >= self.log_due {
             let ticket = self.ticket();
             self.log_call = Some(LogCall { ticket, from: 0 });
-            self.actions.push_back(Action::Restore(ticket));
+            self.actions.push_back(Action::Restore { ticket, first: self.log_first });
         }
     }
 

@@ -119,6 +119,13 @@ impl Member {
         }
     }
 
+    /// Reads the lease, to know the leader, and claims nothing.
+    pub(super) fn learn_lease(&mut self, now: Duration) {
+        if self.lease.call.is_none() && now >= self.lease.due {
+            self.read_lease(now);
+        }
+    }
+
     pub(super) fn renew_lease(&mut self, now: Duration) {
         if self.lease.call.is_none() && now >= self.lease.due {
             self.write_lease(now, false);

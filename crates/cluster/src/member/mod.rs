@@ -223,8 +223,13 @@ pub enum Action {
     },
     /// Ask all peers for their last entry.
     AskPeers(Ticket),
-    /// Get the checkpoint of a peer.
-    Restore(Ticket),
+    /// Get the checkpoint of a peer, and put it in the place of the tables.
+    Restore {
+        /// The number of the call.
+        ticket: Ticket,
+        /// The first entry that the log has.
+        first: Position,
+    },
     /// Apply an entry that was read to the tables. The chain is that up to it.
     Apply(Box<Entry>, Chain),
     /// Start the engine over the tables, and serve.
@@ -273,6 +278,8 @@ pub struct Member {
     log_call: Option<LogCall>,
     /// The time of the next read or restore.
     log_due: Duration,
+    /// The first entry of the log, as of the read that found it trimmed.
+    log_first: Position,
     /// The time at which a read also looks whether the log still has the own last entry.
     compare_due: Duration,
     claim: Option<Claim>,
@@ -305,6 +312,7 @@ impl Member {
             actions: VecDeque::new(),
             log_call: None,
             log_due: now,
+            log_first: 0,
             compare_due: now,
             claim: None,
             ahead: None,
@@ -380,7 +388,10 @@ impl Member {
                 self.watch_lease(now);
                 self.read_due(now);
             }
-            Role::Restoring => self.restore_due(now),
+            Role::Restoring => {
+                self.learn_lease(now);
+                self.restore_due(now);
+            }
             Role::Claiming => {
                 self.renew_lease(now);
                 self.read_due(now);
@@ -402,7 +413,7 @@ impl Member {
         let append = self.leader_log.as_ref().and_then(LeaderLog::due).into_iter();
         match self.role {
             Role::Following => lease.chain(read).chain(self.free_at()).min(),
-            Role::Restoring => read.min(),
+            Role::Restoring => lease.chain(read).min(),
             Role::Claiming => {
                 let reads = self.claim.is_some_and(|claim| claim.is_reading());
                 lease.chain(read.filter(|_| reads)).chain(append).min()

@@ -90,7 +90,7 @@ impl World {
             }
             Action::AskPeers(ticket) => Event::PeersAnswered(ticket, self.peers.clone()),
             Action::EndService(_) => Event::ServiceEnded,
-            Action::Restore(_)
+            Action::Restore { .. }
             | Action::Apply(..)
             | Action::Lead { .. }
             | Action::Committed(_)
@@ -294,11 +294,17 @@ fn a_trimmed_log_is_restored_from_a_peer() {
     let mut late = World::new(&engine, "b2");
     late.run(Duration::from_millis(1));
     assert_eq!(*late.member.role(), Role::Restoring);
-    let ticket =
-        late.done.iter().find_map(|action| if let Action::Restore(ticket) = action { Some(*ticket) } else { None });
-    late.handle(Event::Restored(ticket.unwrap() + 1, Some(leader.member.chain())));
+    let restore = |action: &Action| match action {
+        Action::Restore { ticket, first } => Some((*ticket, *first)),
+        _ => None,
+    };
+    let (ticket, first) = late.done.iter().find_map(restore).unwrap();
+    assert_eq!(first, 3);
+    // It learns who leads, for its relay.
+    assert_eq!(late.member.leader().map(|(broker, _)| broker), Some("b1"));
+    late.handle(Event::Restored(ticket + 1, Some(leader.member.chain())));
     assert_eq!(*late.member.role(), Role::Restoring, "the outcome of another call");
-    late.handle(Event::Restored(ticket.unwrap(), Some(leader.member.chain())));
+    late.handle(Event::Restored(ticket, Some(leader.member.chain())));
     assert_eq!((late.member.role(), late.member.chain()), (&Role::Following, leader.member.chain()));
 }
 

@@ -41,6 +41,8 @@ use crate::{
     config::Config,
     envelope::signing,
     ids::{IdSource, SystemIds},
+    proto::v1::AuditAction,
+    records::AuditAct,
     store::{CheckpointHead, FORMAT, OpenError},
     time::{Clock, SteadyClock},
     traces::Traces,
@@ -196,6 +198,7 @@ pub(super) async fn run(
         }),
     ];
     let member = Member {
+        broker: settings.broker.clone(),
         config,
         setup,
         tls,
@@ -229,6 +232,8 @@ pub(super) async fn run(
 
 /// What all terms of a process share.
 struct Member {
+    /// The name of this broker in the cluster.
+    broker: String,
     config: Config,
     setup: TlsSetup,
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
@@ -298,6 +303,17 @@ impl Member {
         }
     }
 
+    /// The audit entry for the takeover of a term.
+    fn takeover_act(&self, term: u64, position: Position, former: Option<&str>) -> AuditAct {
+        let former = former.unwrap_or("no broker");
+        AuditAct {
+            actor: "the broker".to_owned(),
+            action: AuditAction::TookOver,
+            subject: self.broker.clone(),
+            details: format!("from {former}, at entry {position} of the shared log, term {term}"),
+        }
+    }
+
     /// Serves one term to its end.
     async fn lead(&self, term: Term) -> Result<(), ServerError> {
         if term.ended.borrow().is_some() {
@@ -329,8 +345,13 @@ impl Member {
         self.running.send_replace(Some(broker.clone()));
         // It waits for a place in the queue, and the term may end first.
         let noted = tokio::spawn({
-            let (broker, act) = (broker.clone(), policy_act(&self.config, &resources));
-            async move { broker.note(act).await }
+            let takeover = self.takeover_act(term.number, term.position, term.former.as_deref());
+            let (broker, acts) = (broker.clone(), [takeover, policy_act(&self.config, &resources)]);
+            async move {
+                for act in acts {
+                    broker.note(act).await;
+                }
+            }
         });
         let sources = sources(&self.config, self.setup.clone(), watched, &self.tls, &broker);
         let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources, self.reload.clone()));

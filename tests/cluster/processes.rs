@@ -296,6 +296,21 @@ async fn a_broker_that_stops_in_order_hands_the_lead_over_at_once() {
     load.audit(&cluster.brokers[&second]).await;
     let log = cluster.brokers[&second].log();
     assert!(log.contains("\"message\":\"this broker leads\",\"term\":2"), "{log}");
+    // The audit log says who took over from whom, through any broker.
+    let any = cluster.brokers.values().next().unwrap();
+    let token = fs::read_to_string(cluster.folder.path().join("keys/operator.token")).unwrap();
+    let mut audit = baton();
+    audit.args(["audit", "--output", "jsonl", "--server", &any.address, "--token", token.trim(), "--ca"]).arg(any.ca());
+    let output = audit.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let entries = String::from_utf8(output.stdout).unwrap();
+    let entries = entries.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["entry"].clone());
+    let takeovers: Vec<_> = entries.filter(|entry| entry["action"] == "AUDIT_ACTION_TOOK_OVER").collect();
+    let subjects: Vec<_> = takeovers.iter().map(|entry| entry["subject"].as_str().unwrap()).collect();
+    assert_eq!(subjects, [format!("b{first}"), format!("b{second}")]);
+    assert_eq!(takeovers[0]["details"], "from no broker, at entry 1 of the shared log, term 1");
+    let details = takeovers[1]["details"].as_str().unwrap();
+    assert!(details.starts_with(&format!("from b{first}, at entry ")) && details.ends_with("term 2"), "{details}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,7 +21,7 @@ use crate::{
 
 enum Job {
     Apply(Box<Entry>, Chain),
-    Lead { number: u64, log: TermLog, guard: LeadGuard, ended: watch::Receiver<Option<Leave>> },
+    Lead { log: TermLog, former: Option<String>, guard: LeadGuard, ended: watch::Receiver<Option<Leave>> },
     Follow,
     Restore(Ticket, Whole),
 }
@@ -71,8 +71,14 @@ impl Applier {
         self.send(Job::Apply(entry, chain));
     }
 
-    pub(super) fn lead(&self, number: u64, log: TermLog, guard: LeadGuard, ended: watch::Receiver<Option<Leave>>) {
-        self.send(Job::Lead { number, log, guard, ended });
+    pub(super) fn lead(
+        &self,
+        log: TermLog,
+        former: Option<String>,
+        guard: LeadGuard,
+        ended: watch::Receiver<Option<Leave>>,
+    ) {
+        self.send(Job::Lead { log, former, guard, ended });
     }
 
     pub(super) fn follow(&self) {
@@ -111,11 +117,11 @@ fn execute(
             replica.apply(mark_of(chain), group)?;
             drop(inputs.send(Input::Applied(chain.position)));
         }
-        Job::Lead { number, log, guard, ended } => {
-            let position = log.end.position;
+        Job::Lead { log, former, guard, ended } => {
+            let (number, position) = (log.number, log.end.position);
             let store = replica.lead(Box::new(log));
             drop(inputs.send(Input::Applied(position)));
-            drop(terms.send(Term { number, store, guard, ended }));
+            drop(terms.send(Term { number, position, former, store, guard, ended }));
         }
         Job::Follow => replica.follow(),
         Job::Restore(ticket, whole) => {

@@ -143,6 +143,10 @@ pub enum StartError {
 pub struct Term {
     /// The number of takeovers up to this one.
     pub number: u64,
+    /// The place of the takeover in the shared log.
+    pub position: Position,
+    /// The name of the broker that led before. `None`: no broker is known to have led.
+    pub former: Option<String>,
     /// The tables. Its commits go into the shared log.
     pub store: Arc<dyn Store>,
     /// Whether an answer without an entry of its own may leave.
@@ -559,7 +563,7 @@ impl Driver {
                 self.handed = chain.position;
                 self.applier.apply(entry, chain);
             }
-            Action::Lead { term } => self.lead(term),
+            Action::Lead { term, former } => self.lead(term, former),
             Action::Committed(_) => {
                 if let Some(answer) = self.proposal.take() {
                     drop(answer.send(Ok(mark_of(self.member.chain()))));
@@ -581,7 +585,7 @@ impl Driver {
         tokio::spawn(async move { drop(input.send(Input::Event(call.await))) });
     }
 
-    fn lead(&mut self, number: u64) {
+    fn lead(&mut self, number: u64, former: Option<String>) {
         let guard = LeadGuard::lapsed(self.began);
         let (ended, receiver) = watch::channel(None);
         self.takeovers += 1;
@@ -589,7 +593,7 @@ impl Driver {
         let end = mark_of(self.member.chain());
         let log =
             TermLog { number, end, entry_bytes_max: self.engine.log.entry_bytes_max(), inputs: self.input.clone() };
-        self.applier.lead(number, log, guard.clone(), receiver);
+        self.applier.lead(log, former, guard.clone(), receiver);
         self.term = Some(OpenTerm { number, guard, ended });
     }
 

@@ -104,7 +104,8 @@ impl Member {
         self.suspended_since = now;
         let is_held = self.lease.is_held(now, self.config.lease);
         self.move_to(if is_held { Role::Leading } else { Role::Suspended });
-        self.actions.push_back(Action::Lead { term });
+        let former = self.took_over_last.replace(self.config.broker.clone()).or_else(|| self.lease_holder_before());
+        self.actions.push_back(Action::Lead { term, former });
     }
 
     pub(super) fn give_up_claim(&mut self, now: Duration) {

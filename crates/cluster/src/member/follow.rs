@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Action, Divergence, Ending, LogCall, Member, READ_BUSY, READ_IDLE, RESTORE_AGAIN, Role, Ticket};
 use crate::{
-    entry::{Chain, EntryError, Position},
+    entry::{Chain, EntryError, Payload, Position},
     log::ReadError,
 };
 
@@ -92,6 +92,9 @@ impl Member {
         }
         for (_, bytes) in entries {
             let entry = self.chain.follow(bytes, &self.config.expected)?;
+            if let Payload::Takeover(takeover) = &entry.payload {
+                self.took_over_last = Some(takeover.broker.clone());
+            }
             let position = self.chain.position;
             if position == self.known.position && self.chain.hash != self.known.hash {
                 return Err(Divergence::OtherEntry { position });

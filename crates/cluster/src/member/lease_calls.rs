@@ -93,6 +93,11 @@ impl Member {
         Some((&seen.broker, &seen.peer_address))
     }
 
+    /// The broker that had the lease before this one, as its last value in the register said.
+    pub(super) fn lease_holder_before(&self) -> Option<String> {
+        self.lease.seen.as_ref().map(|seen| seen.broker.clone())
+    }
+
     /// The name and the address of this broker.
     pub fn own_address(&self) -> (String, String) {
         (self.config.broker.clone(), self.config.peer_address.clone())

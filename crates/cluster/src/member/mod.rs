@@ -234,8 +234,10 @@ pub enum Action {
     Apply(Box<Entry>, Chain),
     /// Start the engine over the tables, and serve.
     Lead {
-        /// The term that begins.
+        /// The term that begins. Its takeover is the entry at [`Member::chain`].
         term: u64,
+        /// The name of the broker that led before, as far as the log that this broker has read, or else the lease, says.
+        former: Option<String>,
     },
     /// The group in flight is in the log at this position: apply it to the tables, and answer. The mark of the tables is
     /// [`Member::chain`].
@@ -283,6 +285,8 @@ pub struct Member {
     /// The time at which a read also looks whether the log still has the own last entry.
     compare_due: Duration,
     claim: Option<Claim>,
+    /// The broker of the last takeover that this one has read or made.
+    took_over_last: Option<String>,
     /// Of the peers that answered a claim, the one with the highest position.
     ahead: Option<PeerPosition>,
     leader_log: Option<LeaderLog>,
@@ -315,6 +319,7 @@ impl Member {
             log_first: 0,
             compare_due: now,
             claim: None,
+            took_over_last: None,
             ahead: None,
             leader_log: None,
             group_at: 0,

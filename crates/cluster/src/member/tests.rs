@@ -132,7 +132,8 @@ fn unknown() -> Result<(), AppendError> {
 fn the_first_broker_claims_an_empty_log_and_leads() {
     let mut world = World::new(&Memory::default(), "b1");
     world.run(Duration::from_secs(1));
-    let expected = [Action::Moved(Role::Claiming), Action::Moved(Role::Leading), Action::Lead { term: 1 }];
+    let expected =
+        [Action::Moved(Role::Claiming), Action::Moved(Role::Leading), Action::Lead { term: 1, former: None }];
     assert_eq!(world.done(), expected);
     assert!(world.member.guard_holds(world.now));
     world.propose("one");
@@ -396,4 +397,30 @@ fn a_broker_whose_claims_fail_does_not_claim_without_a_pause() {
     world.register_is_gone = false;
     world.run(LEASE * 2);
     assert_eq!(*world.member.role(), Role::Leading);
+}
+
+#[test]
+fn a_takeover_names_the_broker_that_led_before() {
+    let engine = Memory::default();
+    let former = |world: &World| {
+        let led = world.done.iter().rev().find_map(|action| match action {
+            Action::Lead { term, former } => Some((*term, former.clone())),
+            _ => None,
+        });
+        led.unwrap()
+    };
+    let mut first = World::leading(&engine, "b1");
+    assert_eq!(former(&first), (1, None));
+    first.handle(Event::Stop);
+    first.handle(Event::ServiceEnded);
+    let mut second = World::new(&engine, "b2");
+    second.run(LEASE * 3);
+    assert_eq!(former(&second), (2, Some("b1".into())));
+    second.handle(Event::Stop);
+    second.handle(Event::ServiceEnded);
+    // One whose tables have all takeovers knows it by the lease.
+    let mut third = World::new(&engine, "b3");
+    third.member = Member::new(config("b3", 1), second.member.chain(), Duration::ZERO);
+    third.run(LEASE * 3);
+    assert_eq!(former(&third), (3, Some("b2".into())));
 }

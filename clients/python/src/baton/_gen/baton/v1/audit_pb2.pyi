@@ -32,14 +32,7 @@ class AuditAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AUDIT_ACTION_SUBTASK_CANCELLED: _ClassVar[AuditAction]
     AUDIT_ACTION_SUBTASK_RETRIED: _ClassVar[AuditAction]
     AUDIT_ACTION_SUBTASK_REASSIGNED: _ClassVar[AuditAction]
-    AUDIT_ACTION_PLAN_CANCELLED: _ClassVar[AuditAction]
-    AUDIT_ACTION_PLAN_RETRIED: _ClassVar[AuditAction]
-    AUDIT_ACTION_RUN_STARTED: _ClassVar[AuditAction]
-    AUDIT_ACTION_TURN_RECORDED: _ClassVar[AuditAction]
-    AUDIT_ACTION_RUN_CANCELLED: _ClassVar[AuditAction]
-    AUDIT_ACTION_THREAD_CREATED: _ClassVar[AuditAction]
-    AUDIT_ACTION_THREAD_CHANGED: _ClassVar[AuditAction]
-    AUDIT_ACTION_BLOB_DELETED: _ClassVar[AuditAction]
+    AUDIT_ACTION_TOOK_OVER: _ClassVar[AuditAction]
 AUDIT_ACTION_UNSPECIFIED: AuditAction
 AUDIT_ACTION_AGENT_REGISTERED: AuditAction
 AUDIT_ACTION_AGENT_CHANGED: AuditAction
@@ -64,14 +57,7 @@ AUDIT_ACTION_TASK_REASSIGNED: AuditAction
 AUDIT_ACTION_SUBTASK_CANCELLED: AuditAction
 AUDIT_ACTION_SUBTASK_RETRIED: AuditAction
 AUDIT_ACTION_SUBTASK_REASSIGNED: AuditAction
-AUDIT_ACTION_PLAN_CANCELLED: AuditAction
-AUDIT_ACTION_PLAN_RETRIED: AuditAction
-AUDIT_ACTION_RUN_STARTED: AuditAction
-AUDIT_ACTION_TURN_RECORDED: AuditAction
-AUDIT_ACTION_RUN_CANCELLED: AuditAction
-AUDIT_ACTION_THREAD_CREATED: AuditAction
-AUDIT_ACTION_THREAD_CHANGED: AuditAction
-AUDIT_ACTION_BLOB_DELETED: AuditAction
+AUDIT_ACTION_TOOK_OVER: AuditAction
 
 class AuditEntry(_message.Message):
     __slots__ = ("number", "entry_time", "actor", "action", "subject", "details")

@@ -66,6 +66,7 @@ fn of_cluster(error: &ClusterError) -> u8 {
         ClusterError::Start(driver::StartError::Unsafe(_)) => CONFIGURATION,
         ClusterError::Start(driver::StartError::NameInUse(_)) | ClusterError::Ended(Ended::NameInUse(_)) => DATA_IN_USE,
         ClusterError::Ended(Ended::Member(Ending::Refused(EntryError::Newer { .. }))) => DATA_VERSION,
+        ClusterError::Ended(Ended::Diverged(_)) => DATA_DAMAGED,
         ClusterError::Ended(Ended::Member(Ending::Refused(_)))
         | ClusterError::PeerTls(_)
         | ClusterError::PeerListen { .. } => CONFIGURATION,

@@ -32,7 +32,7 @@ Exit codes:
   3   the configuration or a named file cannot be used
   4   another broker uses the data folder
   5   the data folder has the format of another version of baton
-  6   the store is damaged
+  6   the store is damaged, or differs from the shared log of its cluster
   7   the port is in use
   8   the broker refused the request
   9   no broker answers, or its certificate is untrusted, expired or not yet valid

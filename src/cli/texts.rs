@@ -35,7 +35,10 @@ use crate::{
     wire::edge::BindError,
 };
 use baton_client::{ClientError, Refused};
-use baton_cluster::{driver, member::Ending};
+use baton_cluster::{
+    driver,
+    member::{Divergence, Ending},
+};
 
 /// Samples of an error enum, one or more of each variant. A variant without a sample does not compile.
 macro_rules! samples {
@@ -707,7 +710,8 @@ fn server_errors() -> Vec<ServerError> {
         ServerError::Cluster(_) =>
             ServerError::Cluster(ClusterError::Start(driver::StartError::Unsafe(vec!["fsync is off: set it to on".into()]))),
             ServerError::Cluster(ClusterError::Start(driver::StartError::NameInUse("b1".into()))),
-            ServerError::Cluster(ClusterError::Ended(driver::Ended::Member(Ending::DiskFailed)));
+            ServerError::Cluster(ClusterError::Ended(driver::Ended::Member(Ending::DiskFailed))),
+            ServerError::Cluster(ClusterError::Ended(driver::Ended::Diverged(Divergence::WentBack { position: 9 })));
     }));
     errors
 }

@@ -364,6 +364,26 @@ async fn the_console_shows_the_brokers_and_who_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_has_an_entry_which_the_log_lacks_ends_with_exit_code_6() {
+    let mut cluster = Cluster::new();
+    cluster.start(0);
+    cluster.leader().await;
+    cluster.brokers.remove(&0).unwrap().stop().await;
+    let log = cluster.folder.path().join("log/cluster/log");
+    let positions = fs::read_dir(&log).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let last = positions.filter(|name| name.parse::<u64>().is_ok()).max().unwrap();
+    fs::rename(log.join(&last), cluster.folder.path().join(&last)).unwrap();
+    let config = cluster.folders[0].path().join("baton.toml");
+    let (code, text) = exit_of(baton().args(["serve", "--config"]).arg(&config));
+    assert_eq!(code, Some(6), "{text}");
+    assert!(text.contains("the log lacks the entry at") && text.contains("nothing was changed"), "{text}");
+    // With the entry back it leads again.
+    fs::rename(cluster.folder.path().join(&last), log.join(&last)).unwrap();
+    cluster.start(0);
+    cluster.leader().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn brokers_that_come_after_a_trim_have_the_checkpoint_of_another_one_and_lead() {
     let mut cluster = Cluster::new();
     (0..2).for_each(|place| cluster.start(place));

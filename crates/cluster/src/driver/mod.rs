@@ -40,7 +40,7 @@ use crate::{
     leader_log::Ticket,
     lease,
     log::{AppendError, ReadError, Unavailable, WriteError},
-    member::{Action, Config, Ending, Event, Leave, Member, PeerPosition, ProposeError, Role},
+    member::{Action, Config, Divergence, Ending, Event, Leave, Member, PeerPosition, ProposeError, Role},
     settings::{Engine, LogAddress},
     view::{Leader, View},
 };
@@ -164,6 +164,13 @@ pub enum Ended {
     /// Another process is the member with this name.
     #[error("another broker of the cluster has the name {0:?}: give each broker its own name with cluster.broker")]
     NameInUse(String),
+    /// The log and the tables of this broker differed when it was started.
+    #[error(
+        "the shared log and this broker differ: {0}; nothing was answered, and nothing was changed. If the log has lost entries, \
+         restore it from where they are. If this broker alone differs, remove the folder `store` in its data folder, and start it \
+         again: it receives the checkpoint of another broker"
+    )]
+    Diverged(Divergence),
 }
 
 /// The driver, for the program. A clone is the same driver.
@@ -352,6 +359,8 @@ struct Driver {
     takeovers: u64,
     /// The time at which the tables had the end of the log.
     caught_up_at: Duration,
+    /// The tables have had the end of the log since the start.
+    has_caught_up: bool,
     /// The last failure of the engine of the log, in words.
     trouble: Option<String>,
 }
@@ -419,6 +428,7 @@ impl Driver {
             proposal: None,
             takeovers: 0,
             caught_up_at: Duration::ZERO,
+            has_caught_up: false,
             trouble: None,
         };
         Ok((own, handle, received))
@@ -432,9 +442,15 @@ impl Driver {
             }
             self.hold_guard();
             self.publish();
-            if let Role::Ended(ending) = self.member.role() {
-                let ending = ending.clone();
-                self.end(ending.into()).await;
+            let ended = match self.member.role() {
+                Role::Ended(ending) => Some(Ended::from(ending.clone())),
+                // A broker that was started in vain ends, and its exit code says why. One that has followed goes on, so that its
+                // status shows it.
+                Role::Diverged(divergence) if !self.has_caught_up => Some(Ended::Diverged(divergence.clone())),
+                _ => None,
+            };
+            if let Some(ended) = ended {
+                self.end(ended).await;
                 return;
             }
             let wake = self.member.next_wake().map_or(Duration::from_secs(1), |wake| wake.saturating_sub(self.now()));
@@ -464,10 +480,12 @@ impl Driver {
         match input {
             Input::Event(event) => {
                 self.note(now, &event);
+                let is_caught_up = self.caught_up_at == now;
                 if let Event::Restored(_, Some(chain)) = &event {
                     self.handed = chain.position;
                 }
                 self.member.handle(now, event);
+                self.has_caught_up |= is_caught_up && !matches!(self.member.role(), Role::Diverged(_));
             }
             Input::Propose { term, group, answer } => self.propose(now, term, group, answer),
             // A receiver that has gone needs no answer.

@@ -217,10 +217,30 @@ async fn a_log_that_lost_its_end_is_answered_by_nobody() {
         started(folder.path(), "b1").await
     })
     .await;
-    broker.shows("it has diverged", |view| view.role == view::Role::Diverged).await;
-    let why = broker.handle.view().borrow().why_nobody_leads.clone().unwrap();
+    // It has not followed yet: its process ends.
+    let ended = within("it ends", broker.handle.ended()).await;
+    assert_eq!(ended, Ended::Diverged(Divergence::WentBack { position: 2 }));
+    assert!(broker.handle.view().borrow().why_nobody_leads.clone().unwrap().contains("lacks the entry at 2"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_log_loses_its_end_stays_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = started(folder.path(), "b1").await;
+    let term = first.leads().await;
+    commit(&term, "a").await.unwrap();
+    let second = started(folder.path(), "b2").await;
+    second.shows("it follows", |view| view.position >= 2 && view.leader.is_some()).await;
+    // The leader holds the lease, so that the follower does not claim.
+    std::fs::remove_file(folder.path().join(format!("log/test/log/{:020}", 2))).unwrap();
+    second.shows("it has diverged", |view| view.role == view::Role::Diverged).await;
+    let why = second.handle.view().borrow().why_nobody_leads.clone().unwrap();
     assert!(why.contains("lacks the entry at 2"), "{why}");
-    broker.stops().await;
+    assert_eq!(second.stops().await, Ended::Member(Ending::Stopped));
+    drop(term);
+    first.handle.stop();
+    first.handle.service_ended();
+    within("it ends", first.handle.ended()).await;
 }
 
 /// A peer in this process, which is cut off in the first attempt, and has the wrong cluster in the second.

@@ -51,9 +51,12 @@ fn is_there(words: &str) -> bool {
     let (target, filter) = words.split_once(' ').unwrap_or((words, ""));
     let files = match target {
         "--lib" => library(),
+        // The test of several processes lies with the others of a cluster.
+        "process" => [sources(&root().join("tests/process")), vec![root().join("tests/cluster/processes.rs")]].concat(),
         target => {
-            let single = root().join(format!("tests/{target}.rs"));
-            if single.exists() { vec![single] } else { sources(&root().join("tests").join(target)) }
+            let singles = ["tests", "tests/cluster"].map(|folder| root().join(folder).join(format!("{target}.rs")));
+            let single = singles.into_iter().find(|path| path.exists());
+            single.map_or_else(|| sources(&root().join("tests").join(target)), |single| vec![single])
         }
     };
     let last = filter.rsplit("::").next().unwrap_or_default();

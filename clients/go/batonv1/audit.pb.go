@@ -76,9 +76,25 @@ const (
 	AuditAction_AUDIT_ACTION_SUBTASK_RETRIED AuditAction = 22
 	// A subtask of a plan was given to another agent by another caller than the submitter.
 	AuditAction_AUDIT_ACTION_SUBTASK_REASSIGNED AuditAction = 23
+	// A plan was cancelled by another caller than the submitter.
+	AuditAction_AUDIT_ACTION_PLAN_CANCELLED AuditAction = 24
+	// A plan was started again by another caller than the submitter.
+	AuditAction_AUDIT_ACTION_PLAN_RETRIED AuditAction = 25
+	// A run was started by an operator.
+	AuditAction_AUDIT_ACTION_RUN_STARTED AuditAction = 26
+	// A turn of a run was reported by a caller that takes no part in the run.
+	AuditAction_AUDIT_ACTION_TURN_RECORDED AuditAction = 27
+	// A run was cancelled by a caller that takes no part in it.
+	AuditAction_AUDIT_ACTION_RUN_CANCELLED AuditAction = 28
+	// A thread was created by an operator.
+	AuditAction_AUDIT_ACTION_THREAD_CREATED AuditAction = 29
+	// A caller that takes no part in a thread changed its persona, or began, continued or ended a run of it.
+	AuditAction_AUDIT_ACTION_THREAD_CHANGED AuditAction = 30
+	// The hold of a workspace on a blob was ended by a caller that takes no part in the workspace.
+	AuditAction_AUDIT_ACTION_BLOB_DELETED AuditAction = 31
 	// A broker of a cluster took over: it leads from here on. The subject is its name. The details have the broker that led
 	// before, the entry of the shared log at which it took over, and the number of takeovers.
-	AuditAction_AUDIT_ACTION_TOOK_OVER AuditAction = 24
+	AuditAction_AUDIT_ACTION_TOOK_OVER AuditAction = 32
 )
 
 // Enum value maps for AuditAction.
@@ -108,7 +124,15 @@ var (
 		21: "AUDIT_ACTION_SUBTASK_CANCELLED",
 		22: "AUDIT_ACTION_SUBTASK_RETRIED",
 		23: "AUDIT_ACTION_SUBTASK_REASSIGNED",
-		24: "AUDIT_ACTION_TOOK_OVER",
+		24: "AUDIT_ACTION_PLAN_CANCELLED",
+		25: "AUDIT_ACTION_PLAN_RETRIED",
+		26: "AUDIT_ACTION_RUN_STARTED",
+		27: "AUDIT_ACTION_TURN_RECORDED",
+		28: "AUDIT_ACTION_RUN_CANCELLED",
+		29: "AUDIT_ACTION_THREAD_CREATED",
+		30: "AUDIT_ACTION_THREAD_CHANGED",
+		31: "AUDIT_ACTION_BLOB_DELETED",
+		32: "AUDIT_ACTION_TOOK_OVER",
 	}
 	AuditAction_value = map[string]int32{
 		"AUDIT_ACTION_UNSPECIFIED":           0,
@@ -135,7 +159,15 @@ var (
 		"AUDIT_ACTION_SUBTASK_CANCELLED":     21,
 		"AUDIT_ACTION_SUBTASK_RETRIED":       22,
 		"AUDIT_ACTION_SUBTASK_REASSIGNED":    23,
-		"AUDIT_ACTION_TOOK_OVER":             24,
+		"AUDIT_ACTION_PLAN_CANCELLED":        24,
+		"AUDIT_ACTION_PLAN_RETRIED":          25,
+		"AUDIT_ACTION_RUN_STARTED":           26,
+		"AUDIT_ACTION_TURN_RECORDED":         27,
+		"AUDIT_ACTION_RUN_CANCELLED":         28,
+		"AUDIT_ACTION_THREAD_CREATED":        29,
+		"AUDIT_ACTION_THREAD_CHANGED":        30,
+		"AUDIT_ACTION_BLOB_DELETED":          31,
+		"AUDIT_ACTION_TOOK_OVER":             32,
 	}
 )
 
@@ -177,7 +209,7 @@ type AuditEntry struct {
 	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	// The kind of act.
 	Action AuditAction `protobuf:"varint,4,opt,name=action,proto3,enum=baton.v1.AuditAction" json:"action,omitempty"`
-	// The object of the act: an agent's id, a task's id, a subtask as "PLAN/SUBTASK", the number of a dead letter, the digest of an invitation, a file
+	// The object of the act: an agent's id, a task's id, a plan's, a run's or a thread's id, a subtask as "PLAN/SUBTASK", the SHA-256 of a blob, the number of a dead letter, the digest of an invitation, a file
 	// name, or a name in a registry, for example "graph:search".
 	Subject string `protobuf:"bytes,5,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Details, for example a key's id or the reason of a decision. It contains no secret and no payload.
@@ -341,7 +373,7 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	"\ventry_bytes\x18\x02 \x01(\fR\n" +
 	"entryBytes\x12\x1d\n" +
 	"\n" +
-	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xe8\x06\n" +
+	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xe7\b\n" +
 	"\vAuditAction\x12\x1c\n" +
 	"\x18AUDIT_ACTION_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAUDIT_ACTION_AGENT_REGISTERED\x10\x01\x12\x1e\n" +
@@ -367,8 +399,16 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	"\x1cAUDIT_ACTION_TASK_REASSIGNED\x10\x14\x12\"\n" +
 	"\x1eAUDIT_ACTION_SUBTASK_CANCELLED\x10\x15\x12 \n" +
 	"\x1cAUDIT_ACTION_SUBTASK_RETRIED\x10\x16\x12#\n" +
-	"\x1fAUDIT_ACTION_SUBTASK_REASSIGNED\x10\x17\x12\x1a\n" +
-	"\x16AUDIT_ACTION_TOOK_OVER\x10\x18B\x95\x01\n" +
+	"\x1fAUDIT_ACTION_SUBTASK_REASSIGNED\x10\x17\x12\x1f\n" +
+	"\x1bAUDIT_ACTION_PLAN_CANCELLED\x10\x18\x12\x1d\n" +
+	"\x19AUDIT_ACTION_PLAN_RETRIED\x10\x19\x12\x1c\n" +
+	"\x18AUDIT_ACTION_RUN_STARTED\x10\x1a\x12\x1e\n" +
+	"\x1aAUDIT_ACTION_TURN_RECORDED\x10\x1b\x12\x1e\n" +
+	"\x1aAUDIT_ACTION_RUN_CANCELLED\x10\x1c\x12\x1f\n" +
+	"\x1bAUDIT_ACTION_THREAD_CREATED\x10\x1d\x12\x1f\n" +
+	"\x1bAUDIT_ACTION_THREAD_CHANGED\x10\x1e\x12\x1d\n" +
+	"\x19AUDIT_ACTION_BLOB_DELETED\x10\x1f\x12\x1a\n" +
+	"\x16AUDIT_ACTION_TOOK_OVER\x10 B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"AuditProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

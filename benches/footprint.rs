@@ -110,8 +110,9 @@ impl Load {
 
     fn apply(&mut self, about: EntityId, input: routing::Input) {
         let (reply, mut outcome) = Reply::once();
-        let input = Box::new(Input::Routing(input));
-        self.engine.handle(Command::Apply { about, input, reply }, self.now);
+        let (input, caller) =
+            (Box::new(Input::Routing(input)), Caller::Agent(AgentId::parse("alice").expect("a name")));
+        self.engine.handle(Command::Apply { about, input, caller, reply }, self.now);
         self.settle();
         if let Err(refusal) = outcome.try_recv().expect("it is answered") {
             panic!("{refusal}");

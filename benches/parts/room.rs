@@ -123,10 +123,11 @@ impl Room {
         self.sessions.push((agent, events));
     }
 
-    /// Has a call step an entity. The answer comes with the next [`Room::finish`].
+    /// Has a call of an operator step an entity. The answer comes with the next [`Room::finish`].
     pub(crate) fn apply(&mut self, about: EntityId, input: Input) -> Answer<bool> {
         let (reply, answer) = Reply::once();
-        self.engine.handle(Command::Apply { about, input: Box::new(input), reply }, self.now);
+        let (input, caller) = (Box::new(input), Caller::Operator(Operator::named("bench")));
+        self.engine.handle(Command::Apply { about, input, caller, reply }, self.now);
         answer
     }
 

@@ -243,7 +243,7 @@ fn mail_to_many_agents_outlives_a_crash_after_each_commit() {
         for name in [&names[0], &names[63], &names[64], &names[299]] {
             let mut agent = world.connect(name);
             let got: Vec<String> = agent.deliveries().into_iter().map(|(_, mail)| mail.message_id).collect();
-            assert_eq!(got, [id.clone()], "{name} after {restarts} restarts");
+            assert_eq!(got, [id.as_str()], "{name} after {restarts} restarts");
         }
     }
 }

@@ -1,11 +1,6 @@
 //! The relay and the peer port over real sockets and real TLS.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use baton_cluster::{
     driver::CheckpointPieces as _,
@@ -19,7 +14,7 @@ use baton_peers::{
     relay::{Ended, Relay, RelayCount, WAIT_MAX},
     tls::{self, PeerTls},
 };
-use baton_protocol::time::SystemClock;
+use baton_protocol::time::{Moment, SystemClock};
 use baton_store::{AppendError, Change, CommitLog, Key, Link, Mark, Position, Record, Replica, Table, Write};
 use bytes::Bytes;
 use tokio::{
@@ -227,7 +222,7 @@ async fn a_broker_that_comes_to_lead_gets_the_connections_that_wait() {
 async fn without_a_leader_a_connection_is_closed_after_three_seconds() {
     let (_keys, tls) = keys();
     let follower = Member::start("b2", &tls).await;
-    let began = Instant::now();
+    let began = Moment::now();
     let (mut client, carried) = follower.carry().await;
     assert_eq!(in_time(carried).await.unwrap().unwrap(), Ended::WithoutLeader);
     assert!(began.elapsed() >= WAIT_MAX, "closed too early");

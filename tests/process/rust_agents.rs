@@ -208,7 +208,8 @@ async fn a_handoff_moves_the_task_within_its_limit_or_is_cancelled_there() {
         let taken = taken.clone();
         async move {
             taken.send(offer.task_id.clone())?;
-            Ok(drop(offer.accept().await?.complete().await?))
+            offer.accept().await?.complete().await?;
+            Ok(())
         }
     };
     let _carol = agent(&broker, "carol").on_handoff(take).connect().await.unwrap();

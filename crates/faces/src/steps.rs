@@ -65,7 +65,11 @@ mod tests {
             }
             7
         };
-        let output = heard(work, |step| std::future::ready(seen.borrow_mut().push(step))).await;
+        let hear = |step| {
+            seen.borrow_mut().push(step);
+            std::future::ready(())
+        };
+        let output = heard(work, hear).await;
         assert_eq!((output, seen.into_inner()), (7, ["a", "b", "a"].map(str::to_owned).to_vec()));
     }
 

@@ -431,6 +431,8 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::ManuallyDrop;
+
     use super::*;
     use crate::{
         Replica,
@@ -608,13 +610,13 @@ mod tests {
             match step {
                 "part" => {
                     incoming.add(&pieces[0]).unwrap();
-                    std::mem::forget(incoming);
+                    _ = ManuallyDrop::new(incoming);
                 }
                 _ => {
                     pieces.iter().for_each(|piece| incoming.add(piece).unwrap());
                     let whole = incoming.finish().unwrap();
                     match step {
-                        "whole" => std::mem::forget(whole),
+                        "whole" => _ = ManuallyDrop::new(whole),
                         _ => whole.take_effect().unwrap(),
                     }
                 }

@@ -92,7 +92,9 @@ impl Applier {
 
     fn send(&self, job: Job) {
         // The thread has ended only after it has reported why.
-        drop(self.jobs.as_ref().map(|jobs| jobs.send(job)));
+        if let Some(jobs) = &self.jobs {
+            drop(jobs.send(job));
+        }
     }
 
     /// Ends the thread after its jobs.

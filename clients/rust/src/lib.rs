@@ -74,6 +74,7 @@ mod session_agent;
 pub mod shapes;
 mod threads;
 mod trace;
+mod transfers;
 mod trust;
 mod turns;
 mod waiting;

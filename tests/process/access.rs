@@ -232,7 +232,7 @@ async fn the_audit_log_is_on_record_over_restarts_and_its_chain_holds() {
     let operator = broker.operator().await;
     register(&operator, card("a", "billing")).await.unwrap();
     let second = hex::encode(PrivateKey::from_seed(&[2; 32]).public().as_bytes());
-    broker.lines(&["agent", "invite", "--id", "c", "--type", "billing"]);
+    broker.lines(&["agent", "invite", "--for", "c", "--type", "billing"]);
     broker.lines(&["agent", "key", "add", "a", "k2", "--public-key", &second, "--replaces", "k1"]);
     let broker = Broker::serve_again(broker.kill());
     let log = broker.lines(&["audit"]);

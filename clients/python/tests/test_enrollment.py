@@ -26,7 +26,7 @@ async def test_by_an_operator_or_by_an_invitation(broker):
         with pytest.raises(BatonError) as refused:
             await bob.register(invitation="invitation-0000")
         assert refused.value.reason == "INVITATION_INVALID"
-        invited = json.loads(broker.cli("agent", "invite", "--id", "bob", "-o", "json", "--token", token))
+        invited = json.loads(broker.cli("agent", "invite", "--for", "bob", "-o", "json", "--token", token))
         await bob.register(invitation=invited["invitation"])
         await bob.connect()
         await alice.connect()

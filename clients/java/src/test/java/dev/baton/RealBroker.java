@@ -117,7 +117,7 @@ final class RealBroker implements AutoCloseable {
     }
 
     String invite(String agentId) throws Exception {
-        return JsonParser.parseString(cli("agent", "invite", "--id", agentId, "-o", "json"))
+        return JsonParser.parseString(cli("agent", "invite", "--for", agentId, "-o", "json"))
                 .getAsJsonObject()
                 .get("invitation")
                 .getAsString();

@@ -6,7 +6,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -47,8 +50,13 @@ struct Cluster {
     brokers: BTreeMap<usize, Broker>,
 }
 
+/// A port for later, and for a broker that starts again. The system gives such a port to no connection: its own ones are above.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id();
+    let place = || first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+    let mut ports = std::iter::repeat_with(|| u16::try_from(20_000 + place()).unwrap()).take(12_000);
+    ports.find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
 }
 
 fn copy(from: &Path, to: PathBuf) {

@@ -3,6 +3,8 @@
 //! Owns the names, the labels and the text format. Each label is one of a fixed set of words: no id of an agent, a task
 //! or a message is ever a label, so the number of series is bounded. Must not know who reads the figures, nor the store.
 
+mod labels;
+
 use std::{
     sync::{
         Arc, Mutex,
@@ -14,7 +16,7 @@ use std::{
 pub use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text},
+    encoding::{DescriptorEncoder, EncodeMetric as _, text},
     metrics::{
         MetricType,
         counter::Counter,
@@ -26,6 +28,9 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use self::labels::{
+    Closing, EndLabels, InState, InTrace, Kind, Limit, MessageLabels, Outcome, PresenceLabel, Reason, Resulting,
+};
 use crate::{
     codes::{ErrorCode, Refusal},
     domain::{
@@ -67,66 +72,6 @@ impl MetricConstructor<HistogramWithExemplars<InTrace>> for TracedSeconds {
     fn new_metric(&self) -> HistogramWithExemplars<InTrace> {
         HistogramWithExemplars::new(exponential_buckets(0.001, 2.0, 25))
     }
-}
-
-/// The label of an exemplar, by which Grafana opens a trace. It makes no series, so an id is in place here.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InTrace {
-    trace_id: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EndLabels {
-    outcome: &'static str,
-    mode: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Closing {
-    outcome: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InState {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MessageLabels {
-    r#type: &'static str,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Resulting {
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Limit {
-    limit: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PresenceLabel {
-    presence: &'static str,
 }
 
 /// The loads of all agents at the latest scrape. Each scrape replaces them, so the buckets may fall.

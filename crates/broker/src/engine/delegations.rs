@@ -15,13 +15,12 @@ use crate::{
     codes::ErrorCode,
     contexts::payload_in,
     domain::{
-        Header, Mail, MessageType, ReadError,
+        Header, Mail, ReadError,
         coordinator::{DelegationEnd, ThreadMessage},
         handoff::{Advice, Notice, Priority, TaskStatus},
         mailbox::EnvelopePlace,
         workspace,
     },
-    envelope,
     ids::{AgentId, MessageId, ThreadId, WorkspaceId, WorkspaceOwner},
     policy::Action,
     proto::v1,
@@ -66,20 +65,9 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(), RunError> {
         let workspace = workspace_of(&message.thread)?;
-        let payload = v1::WorkspaceAppend {
-            workspace_id: workspace.to_string(),
-            topic: HISTORY.to_owned(),
-            entry: Some(v1::workspace_append::Entry::Json(self.history_entry(transaction, message, now))),
-            ..Default::default()
-        };
-        let envelope = v1::Envelope {
-            message_id: self.env.ids.message_id(now).to_string(),
-            message_type: MessageType::WorkspaceAppend.number(),
-            payload: Some(envelope::payload_of(&payload)),
-            ..Default::default()
-        };
+        let entry = self.history_entry(transaction, message, now);
         let appended = self.attempt(transaction, |engine, transaction| {
-            engine.append_as_coordinator(transaction, workspace, (envelope, false), now)
+            engine.append_as_coordinator(transaction, workspace, (HISTORY, entry, false), now)
         });
         let refusal = match appended {
             Ok(()) => return Ok(()),

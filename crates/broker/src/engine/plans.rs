@@ -446,20 +446,9 @@ impl Engine {
     ) -> Result<(), RunError> {
         let Order::Append { plan, subtask, element, topic, report } = order else { return Ok(()) };
         let workspace = WorkspaceId::of(WorkspaceOwner::Plan, plan.as_str()).map_err(|_| BrokerError::Internal)?;
-        let payload = v1::WorkspaceAppend {
-            workspace_id: workspace.to_string(),
-            topic: topic.as_str().to_owned(),
-            entry: Some(v1::workspace_append::Entry::Json(result_text(report, Some((subtask.as_str(), *element))))),
-            ..Default::default()
-        };
-        let envelope = v1::Envelope {
-            message_id: self.env.ids.message_id(now).to_string(),
-            message_type: MessageType::WorkspaceAppend.number(),
-            payload: Some(envelope::payload_of(&payload)),
-            ..Default::default()
-        };
+        let entry = result_text(report, Some((subtask.as_str(), *element)));
         let appended = self.attempt(transaction, |engine, transaction| {
-            engine.append_as_coordinator(transaction, workspace, (envelope, true), now)
+            engine.append_as_coordinator(transaction, workspace, (topic.as_str(), entry, true), now)
         });
         let refusal = match appended {
             Ok(()) => return Ok(()),
@@ -471,17 +460,30 @@ impl Engine {
         self.run(transaction, &EntityId::Plan(plan.clone()), &signal, Cause::SIGNAL, now).map(drop)
     }
 
-    /// Appends a message of the coordinator to a workspace. `is_result`: also if its owner ends in this transaction.
+    /// Appends an entry of the coordinator, a JSON text, to a topic. `is_result`: also if the owner of the workspace ends in
+    /// this transaction.
     pub(super) fn append_as_coordinator(
         &mut self,
         transaction: &mut Transaction,
         workspace: WorkspaceId,
-        (envelope, is_result): (v1::Envelope, bool),
+        (topic, entry, is_result): (&str, String, bool),
         now: Timestamp,
     ) -> Result<(), RunError> {
         if !self.env.settings.services.workspace {
             return Err(RunError::Refused(refused(NO_WORKSPACES)));
         }
+        let payload = v1::WorkspaceAppend {
+            workspace_id: workspace.to_string(),
+            topic: topic.to_owned(),
+            entry: Some(v1::workspace_append::Entry::Json(entry)),
+            ..Default::default()
+        };
+        let envelope = v1::Envelope {
+            message_id: self.env.ids.message_id(now).to_string(),
+            message_type: MessageType::WorkspaceAppend.number(),
+            payload: Some(envelope::payload_of(&payload)),
+            ..Default::default()
+        };
         let envelope = self.signed_by_coordinator(transaction, envelope, now)?;
         let Body::Append(append) = envelope.body() else { return Err(BrokerError::Internal.into()) };
         let (append, limits) = (append.clone(), self.env.settings.workspace);

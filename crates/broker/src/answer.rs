@@ -51,7 +51,7 @@ pub struct RunningProcess {
     pub instance: Option<InstanceId>,
     /// When its session was opened.
     pub since: Timestamp,
-    /// The tasks that its last heartbeat lists, and those that it has resumed since. `None`: it does not tell its work.
+    /// The tasks that its last heartbeat lists, and those that it has resumed since. `None`: it does not list them.
     pub works_on: Option<Vec<TaskId>>,
 }
 

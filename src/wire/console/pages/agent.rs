@@ -73,7 +73,7 @@ struct ProcessRow {
     /// Empty: it has said none.
     instance: String,
     since: String,
-    /// The first tasks that it works on, of those that the caller may see. `None`: it does not tell its work.
+    /// The first tasks that it works on, of those that the caller may see. `None`: its process does not list them.
     works_on: Option<Vec<String>>,
     /// The number of further tasks.
     more: usize,

@@ -44,10 +44,11 @@ fn kills() -> u32 {
 
 /// Brokers of one cluster, by their places.
 struct Cluster {
+    /// First: their processes end before their folders are removed, in the order of the fields.
+    brokers: BTreeMap<usize, Broker>,
     /// The keys, the certificate and the log.
     folder: tempfile::TempDir,
     folders: Vec<Arc<tempfile::TempDir>>,
-    brokers: BTreeMap<usize, Broker>,
 }
 
 /// A port for later, and for a broker that starts again. The system gives such a port to no connection: its own ones are above.
@@ -77,9 +78,9 @@ impl Cluster {
             copy(&data.join("tls").join(name), keys.join(name));
         }
         let cluster = Self {
-            folders: (0..BROKERS).map(|_| Arc::new(tempfile::tempdir().unwrap())).collect(),
-            folder,
             brokers: BTreeMap::new(),
+            folder,
+            folders: (0..BROKERS).map(|_| Arc::new(tempfile::tempdir().unwrap())).collect(),
         };
         for (place, folder) in cluster.folders.iter().enumerate() {
             copy(&single.ca(), folder.path().join("data/tls/ca.pem"));

@@ -4,10 +4,12 @@
 // Only the library has an API; tests and benches share items by a plain `pub`.
 #![warn(unreachable_pub)]
 
+#[cfg(not(fuzzing))]
 pub mod cli;
 pub mod config;
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(not(fuzzing))]
 pub mod server;
 pub mod wire;
 

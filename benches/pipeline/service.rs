@@ -188,6 +188,10 @@ impl AgentService for Service {
         Err(missing())
     }
 
+    async fn list_processes(&self, _: Request<v1::ListProcessesRequest>) -> Outcome<v1::ListProcessesResponse> {
+        Err(missing())
+    }
+
     async fn list_agents(&self, _: Request<v1::ListAgentsRequest>) -> Outcome<v1::ListAgentsResponse> {
         Err(missing())
     }

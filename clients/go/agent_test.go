@@ -98,6 +98,21 @@ func TestACardIsChangedByItsAgentAlone(t *testing.T) {
 	}
 }
 
+func TestTheProcessesOfAnAgentAreListed(t *testing.T) {
+	alice, bob := connected(t, shared.options(t, "alice")), connected(t, shared.options(t, "bob"))
+	listed := func() []*v1.Process { return ok[[]*v1.Process](t)(alice.ListProcesses(patient(t), bob.ID())) }
+	processes := listed()
+	// The first frame of a session names its process.
+	for len(processes) == 1 && processes[0].GetInstanceId() == "" {
+		processes = listed()
+	}
+	if len(processes) != 1 || !processes[0].GetListsWork() || processes[0].GetTaskCount() != 0 {
+		t.Error(processes)
+	}
+	_, err := alice.ListProcesses(patient(t), "nobody")
+	refused(t, err, "AGENT_UNKNOWN")
+}
+
 func TestEnrolmentByInvitationAndByAnOperator(t *testing.T) {
 	b := newBroker(t, `enrollment = "operator"`)
 	options := b.options(t, "alice")

@@ -15,6 +15,14 @@ import (
 
 const agentsPerPage = 200
 
+// ListProcesses returns the processes of an agent that have an open session, in the order in which they came, at most 100.
+// Each names at most 20 tasks that it works on, without those that this agent may not see. The error is an Error,
+// AGENT_UNKNOWN, for an id that is not registered.
+func (a *Agent) ListProcesses(ctx context.Context, agentID string) ([]*v1.Process, error) {
+	answer, err := call(ctx, a, a.agents.ListProcesses, &v1.ListProcessesRequest{AgentId: agentID})
+	return answer.GetProcesses(), err
+}
+
 // FindAgents iterates over the agents that fit a piece of work, best first. It asks no agent. It sets the request's
 // page_token, reads page by page, and ends with an error if a page cannot be read: FIELD_INVALID for a field out of its
 // bounds, SENDER_MISMATCH if the agent searches as another one. The order may change between two pages; an agent that

@@ -121,6 +121,7 @@ async fn commands_that_read_act_as_an_agent() {
         &["dlq", "export"],
         &["agent", "list"],
         &["agent", "show", "bob"],
+        &["agent", "processes", "bob"],
         &["agent", "find", "--limit", "1"],
         &["graph", "list"],
         &["spec", "list"],

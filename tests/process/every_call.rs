@@ -205,6 +205,7 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         }),
         // The built-in policy lets every agent read the directory.
         both!("AgentService/GetAgent", Identity, |ids| v1::GetAgentRequest { agent_id: ids.agent.clone() }),
+        both!("AgentService/ListProcesses", Identity, |ids| v1::ListProcessesRequest { agent_id: ids.agent.clone() }),
         both!("AgentService/UpdateAgent", Permission, |ids| v1::UpdateAgentRequest {
             card: Some(v1::AgentCard { agent_id: ids.agent.clone(), ..card("impostor", "") }),
             ..Default::default()

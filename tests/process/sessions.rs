@@ -284,6 +284,21 @@ async fn the_broker_s_own_card_has_the_key_that_signs_receipts() {
 }
 
 #[tokio::test]
+async fn the_command_line_lists_the_processes_of_an_agent() {
+    let broker = Broker::start();
+    let agent = broker.agent("bob").await;
+    agent.session.heartbeat(v1::Heartbeat { working_on: vec!["t1".into()], ..Default::default() }).await.unwrap();
+    let listed = broker.lines(&["agent", "processes", "bob"]);
+    assert_eq!((listed.len(), &listed[0]["taskCount"]), (1, &1.into()), "{listed:?}");
+    let output = broker.command(&["agent", "processes", "bob", "--output", "table"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("CONNECTED SINCE"), "{table}");
+    assert!(table.contains(listed[0]["instanceId"].as_str().unwrap()), "{table}");
+    drop(agent);
+    eventually("the process is gone", async || broker.lines(&["agent", "processes", "bob"]).is_empty()).await;
+}
+
+#[tokio::test]
 async fn a_session_sends_heartbeats_by_itself_with_what_the_agent_last_said() {
     let broker = Broker::start();
     let a = broker.agent("a").await;

@@ -688,6 +688,180 @@ func (x *GetAgentResponse) GetBroker() *BrokerStatus {
 	return nil
 }
 
+// See AgentService.ListProcesses.
+type ListProcessesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the agent.
+	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProcessesRequest) Reset() {
+	*x = ListProcessesRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProcessesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProcessesRequest) ProtoMessage() {}
+
+func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
+func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListProcessesRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+// See AgentService.ListProcesses.
+type ListProcessesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The processes. Empty also for an agent that works by single calls.
+	Processes     []*Process `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProcessesResponse) Reset() {
+	*x = ListProcessesResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProcessesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProcessesResponse) ProtoMessage() {}
+
+func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
+func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListProcessesResponse) GetProcesses() []*Process {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+// A process of an agent with an open session.
+type Process struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id that the process has chosen. Empty: it has said none.
+	InstanceId string `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// The time at which its session was opened.
+	ConnectTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=connect_time,json=connectTime,proto3" json:"connect_time,omitempty"`
+	// Whether it lists the tasks that it works on: see Heartbeat.working_on.
+	ListsWork bool `protobuf:"varint,3,opt,name=lists_work,json=listsWork,proto3" json:"lists_work,omitempty"`
+	// The tasks that it works on, at most 20, without those that the caller may not see.
+	TaskIds []string `protobuf:"bytes,4,rep,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
+	// The number of all tasks that it lists.
+	TaskCount     uint32 `protobuf:"varint,5,opt,name=task_count,json=taskCount,proto3" json:"task_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Process) Reset() {
+	*x = Process{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Process) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Process) ProtoMessage() {}
+
+func (x *Process) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Process.ProtoReflect.Descriptor instead.
+func (*Process) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Process) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *Process) GetConnectTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ConnectTime
+	}
+	return nil
+}
+
+func (x *Process) GetListsWork() bool {
+	if x != nil {
+		return x.ListsWork
+	}
+	return false
+}
+
+func (x *Process) GetTaskIds() []string {
+	if x != nil {
+		return x.TaskIds
+	}
+	return nil
+}
+
+func (x *Process) GetTaskCount() uint32 {
+	if x != nil {
+		return x.TaskCount
+	}
+	return 0
+}
+
 // The broker at the time of the answer.
 type BrokerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -707,7 +881,7 @@ type BrokerStatus struct {
 
 func (x *BrokerStatus) Reset() {
 	*x = BrokerStatus{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +893,7 @@ func (x *BrokerStatus) String() string {
 func (*BrokerStatus) ProtoMessage() {}
 
 func (x *BrokerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +906,7 @@ func (x *BrokerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerStatus.ProtoReflect.Descriptor instead.
 func (*BrokerStatus) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BrokerStatus) GetClockTime() *timestamppb.Timestamp {
@@ -785,7 +959,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +971,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +984,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StoreStatus) GetFormat() string {
@@ -862,7 +1036,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1048,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +1061,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListAgentsRequest) GetPageSize() uint32 {
@@ -966,7 +1140,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1152,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1165,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -1019,7 +1193,7 @@ type CreateChallengeRequest struct {
 
 func (x *CreateChallengeRequest) Reset() {
 	*x = CreateChallengeRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1205,7 @@ func (x *CreateChallengeRequest) String() string {
 func (*CreateChallengeRequest) ProtoMessage() {}
 
 func (x *CreateChallengeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1218,7 @@ func (x *CreateChallengeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChallengeRequest.ProtoReflect.Descriptor instead.
 func (*CreateChallengeRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateChallengeRequest) GetAgentId() string {
@@ -1067,7 +1241,7 @@ type CreateChallengeResponse struct {
 
 func (x *CreateChallengeResponse) Reset() {
 	*x = CreateChallengeResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1253,7 @@ func (x *CreateChallengeResponse) String() string {
 func (*CreateChallengeResponse) ProtoMessage() {}
 
 func (x *CreateChallengeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1266,7 @@ func (x *CreateChallengeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChallengeResponse.ProtoReflect.Descriptor instead.
 func (*CreateChallengeResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateChallengeResponse) GetChallenge() []byte {
@@ -1126,7 +1300,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1312,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1325,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateTokenRequest) GetAgentId() string {
@@ -1195,7 +1369,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1381,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1394,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1254,7 +1428,7 @@ type UpdateAgentRequest struct {
 
 func (x *UpdateAgentRequest) Reset() {
 	*x = UpdateAgentRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1440,7 @@ func (x *UpdateAgentRequest) String() string {
 func (*UpdateAgentRequest) ProtoMessage() {}
 
 func (x *UpdateAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1453,7 @@ func (x *UpdateAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateAgentRequest.ProtoReflect.Descriptor instead.
 func (*UpdateAgentRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UpdateAgentRequest) GetCard() *AgentCard {
@@ -1314,7 +1488,7 @@ type UpdateAgentResponse struct {
 
 func (x *UpdateAgentResponse) Reset() {
 	*x = UpdateAgentResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1500,7 @@ func (x *UpdateAgentResponse) String() string {
 func (*UpdateAgentResponse) ProtoMessage() {}
 
 func (x *UpdateAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1513,7 @@ func (x *UpdateAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateAgentResponse.ProtoReflect.Descriptor instead.
 func (*UpdateAgentResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UpdateAgentResponse) GetAgent() *Agent {
@@ -1366,7 +1540,7 @@ type DeregisterAgentRequest struct {
 
 func (x *DeregisterAgentRequest) Reset() {
 	*x = DeregisterAgentRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1552,7 @@ func (x *DeregisterAgentRequest) String() string {
 func (*DeregisterAgentRequest) ProtoMessage() {}
 
 func (x *DeregisterAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1565,7 @@ func (x *DeregisterAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterAgentRequest.ProtoReflect.Descriptor instead.
 func (*DeregisterAgentRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeregisterAgentRequest) GetAgentId() string {
@@ -1426,7 +1600,7 @@ type DeregisterAgentResponse struct {
 
 func (x *DeregisterAgentResponse) Reset() {
 	*x = DeregisterAgentResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1612,7 @@ func (x *DeregisterAgentResponse) String() string {
 func (*DeregisterAgentResponse) ProtoMessage() {}
 
 func (x *DeregisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1625,7 @@ func (x *DeregisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*DeregisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeregisterAgentResponse) GetAgent() *Agent {
@@ -1494,7 +1668,7 @@ type FindAgentsRequest struct {
 
 func (x *FindAgentsRequest) Reset() {
 	*x = FindAgentsRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1680,7 @@ func (x *FindAgentsRequest) String() string {
 func (*FindAgentsRequest) ProtoMessage() {}
 
 func (x *FindAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1693,7 @@ func (x *FindAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindAgentsRequest.ProtoReflect.Descriptor instead.
 func (*FindAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FindAgentsRequest) GetAgentType() string {
@@ -1612,7 +1786,7 @@ type FindAgentsResponse struct {
 
 func (x *FindAgentsResponse) Reset() {
 	*x = FindAgentsResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1798,7 @@ func (x *FindAgentsResponse) String() string {
 func (*FindAgentsResponse) ProtoMessage() {}
 
 func (x *FindAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1811,7 @@ func (x *FindAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FindAgentsResponse.ProtoReflect.Descriptor instead.
 func (*FindAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{25}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FindAgentsResponse) GetMatches() []*AgentMatch {
@@ -1678,7 +1852,7 @@ type AgentMatch struct {
 
 func (x *AgentMatch) Reset() {
 	*x = AgentMatch{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1864,7 @@ func (x *AgentMatch) String() string {
 func (*AgentMatch) ProtoMessage() {}
 
 func (x *AgentMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1877,7 @@ func (x *AgentMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentMatch.ProtoReflect.Descriptor instead.
 func (*AgentMatch) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{26}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AgentMatch) GetAgentId() string {
@@ -1772,7 +1946,7 @@ type MatchFactor struct {
 
 func (x *MatchFactor) Reset() {
 	*x = MatchFactor{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1958,7 @@ func (x *MatchFactor) String() string {
 func (*MatchFactor) ProtoMessage() {}
 
 func (x *MatchFactor) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1971,7 @@ func (x *MatchFactor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MatchFactor.ProtoReflect.Descriptor instead.
 func (*MatchFactor) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{27}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MatchFactor) GetName() string {
@@ -1846,7 +2020,7 @@ type WatchAgentsRequest struct {
 
 func (x *WatchAgentsRequest) Reset() {
 	*x = WatchAgentsRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +2032,7 @@ func (x *WatchAgentsRequest) String() string {
 func (*WatchAgentsRequest) ProtoMessage() {}
 
 func (x *WatchAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +2045,7 @@ func (x *WatchAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchAgentsRequest.ProtoReflect.Descriptor instead.
 func (*WatchAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{28}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchAgentsRequest) GetAfterCursor() uint64 {
@@ -1922,7 +2096,7 @@ type WatchAgentsResponse struct {
 
 func (x *WatchAgentsResponse) Reset() {
 	*x = WatchAgentsResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2108,7 @@ func (x *WatchAgentsResponse) String() string {
 func (*WatchAgentsResponse) ProtoMessage() {}
 
 func (x *WatchAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2121,7 @@ func (x *WatchAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchAgentsResponse.ProtoReflect.Descriptor instead.
 func (*WatchAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{29}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchAgentsResponse) GetEvent() isWatchAgentsResponse_Event {
@@ -2043,7 +2217,7 @@ type AgentActivities struct {
 
 func (x *AgentActivities) Reset() {
 	*x = AgentActivities{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2229,7 @@ func (x *AgentActivities) String() string {
 func (*AgentActivities) ProtoMessage() {}
 
 func (x *AgentActivities) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[30]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2242,7 @@ func (x *AgentActivities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentActivities.ProtoReflect.Descriptor instead.
 func (*AgentActivities) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{30}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AgentActivities) GetActivities() []*AgentActivity {
@@ -2093,7 +2267,7 @@ type AgentActivity struct {
 
 func (x *AgentActivity) Reset() {
 	*x = AgentActivity{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2279,7 @@ func (x *AgentActivity) String() string {
 func (*AgentActivity) ProtoMessage() {}
 
 func (x *AgentActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[31]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2292,7 @@ func (x *AgentActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentActivity.ProtoReflect.Descriptor instead.
 func (*AgentActivity) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{31}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AgentActivity) GetAgentId() string {
@@ -2151,7 +2325,7 @@ type CreateLoginCodeRequest struct {
 
 func (x *CreateLoginCodeRequest) Reset() {
 	*x = CreateLoginCodeRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[32]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2337,7 @@ func (x *CreateLoginCodeRequest) String() string {
 func (*CreateLoginCodeRequest) ProtoMessage() {}
 
 func (x *CreateLoginCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[32]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2350,7 @@ func (x *CreateLoginCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateLoginCodeRequest.ProtoReflect.Descriptor instead.
 func (*CreateLoginCodeRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{32}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{35}
 }
 
 // See AgentService.CreateLoginCode.
@@ -2192,7 +2366,7 @@ type CreateLoginCodeResponse struct {
 
 func (x *CreateLoginCodeResponse) Reset() {
 	*x = CreateLoginCodeResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[33]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2378,7 @@ func (x *CreateLoginCodeResponse) String() string {
 func (*CreateLoginCodeResponse) ProtoMessage() {}
 
 func (x *CreateLoginCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[33]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2391,7 @@ func (x *CreateLoginCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateLoginCodeResponse.ProtoReflect.Descriptor instead.
 func (*CreateLoginCodeResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{33}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateLoginCodeResponse) GetCode() string {
@@ -2281,7 +2455,20 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\"i\n" +
 	"\x10GetAgentResponse\x12%\n" +
 	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\x12.\n" +
-	"\x06broker\x18\x02 \x01(\v2\x16.baton.v1.BrokerStatusR\x06broker\"\xe3\x01\n" +
+	"\x06broker\x18\x02 \x01(\v2\x16.baton.v1.BrokerStatusR\x06broker\"1\n" +
+	"\x14ListProcessesRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\"H\n" +
+	"\x15ListProcessesResponse\x12/\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x11.baton.v1.ProcessR\tprocesses\"\xc2\x01\n" +
+	"\aProcess\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12=\n" +
+	"\fconnect_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vconnectTime\x12\x1d\n" +
+	"\n" +
+	"lists_work\x18\x03 \x01(\bR\tlistsWork\x12\x19\n" +
+	"\btask_ids\x18\x04 \x03(\tR\ataskIds\x12\x1d\n" +
+	"\n" +
+	"task_count\x18\x05 \x01(\rR\ttaskCount\"\xe3\x01\n" +
 	"\fBrokerStatus\x129\n" +
 	"\n" +
 	"clock_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tclockTime\x12\x16\n" +
@@ -2401,14 +2588,15 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\x17CreateLoginCodeResponse\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime2\xfa\b\n" +
+	"expireTime2\xcc\t\n" +
 	"\fAgentService\x12P\n" +
 	"\rRegisterAgent\x12\x1e.baton.v1.RegisterAgentRequest\x1a\x1f.baton.v1.RegisterAgentResponse\x12Y\n" +
 	"\x10CreateInvitation\x12!.baton.v1.CreateInvitationRequest\x1a\".baton.v1.CreateInvitationResponse\x12J\n" +
 	"\vAddAgentKey\x12\x1c.baton.v1.AddAgentKeyRequest\x1a\x1d.baton.v1.AddAgentKeyResponse\x12S\n" +
 	"\x0eRevokeAgentKey\x12\x1f.baton.v1.RevokeAgentKeyRequest\x1a .baton.v1.RevokeAgentKeyResponse\x12Y\n" +
 	"\x10VouchForAgentKey\x12!.baton.v1.VouchForAgentKeyRequest\x1a\".baton.v1.VouchForAgentKeyResponse\x12A\n" +
-	"\bGetAgent\x12\x19.baton.v1.GetAgentRequest\x1a\x1a.baton.v1.GetAgentResponse\x12G\n" +
+	"\bGetAgent\x12\x19.baton.v1.GetAgentRequest\x1a\x1a.baton.v1.GetAgentResponse\x12P\n" +
+	"\rListProcesses\x12\x1e.baton.v1.ListProcessesRequest\x1a\x1f.baton.v1.ListProcessesResponse\x12G\n" +
 	"\n" +
 	"ListAgents\x12\x1b.baton.v1.ListAgentsRequest\x1a\x1c.baton.v1.ListAgentsResponse\x12J\n" +
 	"\vUpdateAgent\x12\x1c.baton.v1.UpdateAgentRequest\x1a\x1d.baton.v1.UpdateAgentResponse\x12V\n" +
@@ -2433,7 +2621,7 @@ func file_baton_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_agent_service_proto_rawDescData
 }
 
-var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*RegisterAgentRequest)(nil),     // 0: baton.v1.RegisterAgentRequest
 	(*CreateInvitationRequest)(nil),  // 1: baton.v1.CreateInvitationRequest
@@ -2447,107 +2635,114 @@ var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*RegisterAgentResponse)(nil),    // 9: baton.v1.RegisterAgentResponse
 	(*GetAgentRequest)(nil),          // 10: baton.v1.GetAgentRequest
 	(*GetAgentResponse)(nil),         // 11: baton.v1.GetAgentResponse
-	(*BrokerStatus)(nil),             // 12: baton.v1.BrokerStatus
-	(*StoreStatus)(nil),              // 13: baton.v1.StoreStatus
-	(*ListAgentsRequest)(nil),        // 14: baton.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),       // 15: baton.v1.ListAgentsResponse
-	(*CreateChallengeRequest)(nil),   // 16: baton.v1.CreateChallengeRequest
-	(*CreateChallengeResponse)(nil),  // 17: baton.v1.CreateChallengeResponse
-	(*CreateTokenRequest)(nil),       // 18: baton.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 19: baton.v1.CreateTokenResponse
-	(*UpdateAgentRequest)(nil),       // 20: baton.v1.UpdateAgentRequest
-	(*UpdateAgentResponse)(nil),      // 21: baton.v1.UpdateAgentResponse
-	(*DeregisterAgentRequest)(nil),   // 22: baton.v1.DeregisterAgentRequest
-	(*DeregisterAgentResponse)(nil),  // 23: baton.v1.DeregisterAgentResponse
-	(*FindAgentsRequest)(nil),        // 24: baton.v1.FindAgentsRequest
-	(*FindAgentsResponse)(nil),       // 25: baton.v1.FindAgentsResponse
-	(*AgentMatch)(nil),               // 26: baton.v1.AgentMatch
-	(*MatchFactor)(nil),              // 27: baton.v1.MatchFactor
-	(*WatchAgentsRequest)(nil),       // 28: baton.v1.WatchAgentsRequest
-	(*WatchAgentsResponse)(nil),      // 29: baton.v1.WatchAgentsResponse
-	(*AgentActivities)(nil),          // 30: baton.v1.AgentActivities
-	(*AgentActivity)(nil),            // 31: baton.v1.AgentActivity
-	(*CreateLoginCodeRequest)(nil),   // 32: baton.v1.CreateLoginCodeRequest
-	(*CreateLoginCodeResponse)(nil),  // 33: baton.v1.CreateLoginCodeResponse
-	(*AgentCard)(nil),                // 34: baton.v1.AgentCard
-	(*durationpb.Duration)(nil),      // 35: google.protobuf.Duration
-	(*AgentKey)(nil),                 // 36: baton.v1.AgentKey
-	(*Agent)(nil),                    // 37: baton.v1.Agent
-	(*KeyVoucher)(nil),               // 38: baton.v1.KeyVoucher
-	(*timestamppb.Timestamp)(nil),    // 39: google.protobuf.Timestamp
-	(Presence)(0),                    // 40: baton.v1.Presence
-	(*fieldmaskpb.FieldMask)(nil),    // 41: google.protobuf.FieldMask
-	(Priority)(0),                    // 42: baton.v1.Priority
-	(*AgentLoad)(nil),                // 43: baton.v1.AgentLoad
+	(*ListProcessesRequest)(nil),     // 12: baton.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),    // 13: baton.v1.ListProcessesResponse
+	(*Process)(nil),                  // 14: baton.v1.Process
+	(*BrokerStatus)(nil),             // 15: baton.v1.BrokerStatus
+	(*StoreStatus)(nil),              // 16: baton.v1.StoreStatus
+	(*ListAgentsRequest)(nil),        // 17: baton.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 18: baton.v1.ListAgentsResponse
+	(*CreateChallengeRequest)(nil),   // 19: baton.v1.CreateChallengeRequest
+	(*CreateChallengeResponse)(nil),  // 20: baton.v1.CreateChallengeResponse
+	(*CreateTokenRequest)(nil),       // 21: baton.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 22: baton.v1.CreateTokenResponse
+	(*UpdateAgentRequest)(nil),       // 23: baton.v1.UpdateAgentRequest
+	(*UpdateAgentResponse)(nil),      // 24: baton.v1.UpdateAgentResponse
+	(*DeregisterAgentRequest)(nil),   // 25: baton.v1.DeregisterAgentRequest
+	(*DeregisterAgentResponse)(nil),  // 26: baton.v1.DeregisterAgentResponse
+	(*FindAgentsRequest)(nil),        // 27: baton.v1.FindAgentsRequest
+	(*FindAgentsResponse)(nil),       // 28: baton.v1.FindAgentsResponse
+	(*AgentMatch)(nil),               // 29: baton.v1.AgentMatch
+	(*MatchFactor)(nil),              // 30: baton.v1.MatchFactor
+	(*WatchAgentsRequest)(nil),       // 31: baton.v1.WatchAgentsRequest
+	(*WatchAgentsResponse)(nil),      // 32: baton.v1.WatchAgentsResponse
+	(*AgentActivities)(nil),          // 33: baton.v1.AgentActivities
+	(*AgentActivity)(nil),            // 34: baton.v1.AgentActivity
+	(*CreateLoginCodeRequest)(nil),   // 35: baton.v1.CreateLoginCodeRequest
+	(*CreateLoginCodeResponse)(nil),  // 36: baton.v1.CreateLoginCodeResponse
+	(*AgentCard)(nil),                // 37: baton.v1.AgentCard
+	(*durationpb.Duration)(nil),      // 38: google.protobuf.Duration
+	(*AgentKey)(nil),                 // 39: baton.v1.AgentKey
+	(*Agent)(nil),                    // 40: baton.v1.Agent
+	(*KeyVoucher)(nil),               // 41: baton.v1.KeyVoucher
+	(*timestamppb.Timestamp)(nil),    // 42: google.protobuf.Timestamp
+	(Presence)(0),                    // 43: baton.v1.Presence
+	(*fieldmaskpb.FieldMask)(nil),    // 44: google.protobuf.FieldMask
+	(Priority)(0),                    // 45: baton.v1.Priority
+	(*AgentLoad)(nil),                // 46: baton.v1.AgentLoad
 }
 var file_baton_v1_agent_service_proto_depIdxs = []int32{
-	34, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
-	35, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
-	36, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
-	35, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
-	37, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	37, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	38, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
-	37, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	39, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
-	37, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
-	37, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
-	12, // 11: baton.v1.GetAgentResponse.broker:type_name -> baton.v1.BrokerStatus
-	39, // 12: baton.v1.BrokerStatus.clock_time:type_name -> google.protobuf.Timestamp
-	39, // 13: baton.v1.BrokerStatus.start_time:type_name -> google.protobuf.Timestamp
-	13, // 14: baton.v1.BrokerStatus.store:type_name -> baton.v1.StoreStatus
-	40, // 15: baton.v1.ListAgentsRequest.presence:type_name -> baton.v1.Presence
-	37, // 16: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
-	39, // 17: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	39, // 18: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	34, // 19: baton.v1.UpdateAgentRequest.card:type_name -> baton.v1.AgentCard
-	41, // 20: baton.v1.UpdateAgentRequest.update_mask:type_name -> google.protobuf.FieldMask
-	37, // 21: baton.v1.UpdateAgentResponse.agent:type_name -> baton.v1.Agent
-	37, // 22: baton.v1.DeregisterAgentResponse.agent:type_name -> baton.v1.Agent
-	42, // 23: baton.v1.FindAgentsRequest.priority:type_name -> baton.v1.Priority
-	26, // 24: baton.v1.FindAgentsResponse.matches:type_name -> baton.v1.AgentMatch
-	40, // 25: baton.v1.AgentMatch.presence:type_name -> baton.v1.Presence
-	27, // 26: baton.v1.AgentMatch.factors:type_name -> baton.v1.MatchFactor
-	43, // 27: baton.v1.AgentMatch.load:type_name -> baton.v1.AgentLoad
-	37, // 28: baton.v1.WatchAgentsResponse.agent:type_name -> baton.v1.Agent
-	30, // 29: baton.v1.WatchAgentsResponse.activities:type_name -> baton.v1.AgentActivities
-	31, // 30: baton.v1.AgentActivities.activities:type_name -> baton.v1.AgentActivity
-	40, // 31: baton.v1.AgentActivity.presence:type_name -> baton.v1.Presence
-	43, // 32: baton.v1.AgentActivity.load:type_name -> baton.v1.AgentLoad
-	39, // 33: baton.v1.CreateLoginCodeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	0,  // 34: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
-	1,  // 35: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
-	2,  // 36: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
-	4,  // 37: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
-	6,  // 38: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
-	10, // 39: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
-	14, // 40: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
-	20, // 41: baton.v1.AgentService.UpdateAgent:input_type -> baton.v1.UpdateAgentRequest
-	22, // 42: baton.v1.AgentService.DeregisterAgent:input_type -> baton.v1.DeregisterAgentRequest
-	24, // 43: baton.v1.AgentService.FindAgents:input_type -> baton.v1.FindAgentsRequest
-	28, // 44: baton.v1.AgentService.WatchAgents:input_type -> baton.v1.WatchAgentsRequest
-	16, // 45: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
-	18, // 46: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
-	32, // 47: baton.v1.AgentService.CreateLoginCode:input_type -> baton.v1.CreateLoginCodeRequest
-	9,  // 48: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
-	8,  // 49: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
-	3,  // 50: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
-	5,  // 51: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
-	7,  // 52: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
-	11, // 53: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
-	15, // 54: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
-	21, // 55: baton.v1.AgentService.UpdateAgent:output_type -> baton.v1.UpdateAgentResponse
-	23, // 56: baton.v1.AgentService.DeregisterAgent:output_type -> baton.v1.DeregisterAgentResponse
-	25, // 57: baton.v1.AgentService.FindAgents:output_type -> baton.v1.FindAgentsResponse
-	29, // 58: baton.v1.AgentService.WatchAgents:output_type -> baton.v1.WatchAgentsResponse
-	17, // 59: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
-	19, // 60: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
-	33, // 61: baton.v1.AgentService.CreateLoginCode:output_type -> baton.v1.CreateLoginCodeResponse
-	48, // [48:62] is the sub-list for method output_type
-	34, // [34:48] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	37, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
+	38, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
+	39, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
+	38, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
+	40, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	40, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	41, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
+	40, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	42, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
+	40, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
+	40, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
+	15, // 11: baton.v1.GetAgentResponse.broker:type_name -> baton.v1.BrokerStatus
+	14, // 12: baton.v1.ListProcessesResponse.processes:type_name -> baton.v1.Process
+	42, // 13: baton.v1.Process.connect_time:type_name -> google.protobuf.Timestamp
+	42, // 14: baton.v1.BrokerStatus.clock_time:type_name -> google.protobuf.Timestamp
+	42, // 15: baton.v1.BrokerStatus.start_time:type_name -> google.protobuf.Timestamp
+	16, // 16: baton.v1.BrokerStatus.store:type_name -> baton.v1.StoreStatus
+	43, // 17: baton.v1.ListAgentsRequest.presence:type_name -> baton.v1.Presence
+	40, // 18: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
+	42, // 19: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	42, // 20: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	37, // 21: baton.v1.UpdateAgentRequest.card:type_name -> baton.v1.AgentCard
+	44, // 22: baton.v1.UpdateAgentRequest.update_mask:type_name -> google.protobuf.FieldMask
+	40, // 23: baton.v1.UpdateAgentResponse.agent:type_name -> baton.v1.Agent
+	40, // 24: baton.v1.DeregisterAgentResponse.agent:type_name -> baton.v1.Agent
+	45, // 25: baton.v1.FindAgentsRequest.priority:type_name -> baton.v1.Priority
+	29, // 26: baton.v1.FindAgentsResponse.matches:type_name -> baton.v1.AgentMatch
+	43, // 27: baton.v1.AgentMatch.presence:type_name -> baton.v1.Presence
+	30, // 28: baton.v1.AgentMatch.factors:type_name -> baton.v1.MatchFactor
+	46, // 29: baton.v1.AgentMatch.load:type_name -> baton.v1.AgentLoad
+	40, // 30: baton.v1.WatchAgentsResponse.agent:type_name -> baton.v1.Agent
+	33, // 31: baton.v1.WatchAgentsResponse.activities:type_name -> baton.v1.AgentActivities
+	34, // 32: baton.v1.AgentActivities.activities:type_name -> baton.v1.AgentActivity
+	43, // 33: baton.v1.AgentActivity.presence:type_name -> baton.v1.Presence
+	46, // 34: baton.v1.AgentActivity.load:type_name -> baton.v1.AgentLoad
+	42, // 35: baton.v1.CreateLoginCodeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	0,  // 36: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
+	1,  // 37: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
+	2,  // 38: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
+	4,  // 39: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
+	6,  // 40: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
+	10, // 41: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
+	12, // 42: baton.v1.AgentService.ListProcesses:input_type -> baton.v1.ListProcessesRequest
+	17, // 43: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
+	23, // 44: baton.v1.AgentService.UpdateAgent:input_type -> baton.v1.UpdateAgentRequest
+	25, // 45: baton.v1.AgentService.DeregisterAgent:input_type -> baton.v1.DeregisterAgentRequest
+	27, // 46: baton.v1.AgentService.FindAgents:input_type -> baton.v1.FindAgentsRequest
+	31, // 47: baton.v1.AgentService.WatchAgents:input_type -> baton.v1.WatchAgentsRequest
+	19, // 48: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
+	21, // 49: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
+	35, // 50: baton.v1.AgentService.CreateLoginCode:input_type -> baton.v1.CreateLoginCodeRequest
+	9,  // 51: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
+	8,  // 52: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
+	3,  // 53: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
+	5,  // 54: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
+	7,  // 55: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
+	11, // 56: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
+	13, // 57: baton.v1.AgentService.ListProcesses:output_type -> baton.v1.ListProcessesResponse
+	18, // 58: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
+	24, // 59: baton.v1.AgentService.UpdateAgent:output_type -> baton.v1.UpdateAgentResponse
+	26, // 60: baton.v1.AgentService.DeregisterAgent:output_type -> baton.v1.DeregisterAgentResponse
+	28, // 61: baton.v1.AgentService.FindAgents:output_type -> baton.v1.FindAgentsResponse
+	32, // 62: baton.v1.AgentService.WatchAgents:output_type -> baton.v1.WatchAgentsResponse
+	20, // 63: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
+	22, // 64: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
+	36, // 65: baton.v1.AgentService.CreateLoginCode:output_type -> baton.v1.CreateLoginCodeResponse
+	51, // [51:66] is the sub-list for method output_type
+	36, // [36:51] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_service_proto_init() }
@@ -2557,8 +2752,8 @@ func file_baton_v1_agent_service_proto_init() {
 	}
 	file_baton_v1_agent_proto_init()
 	file_baton_v1_handoff_proto_init()
-	file_baton_v1_agent_service_proto_msgTypes[13].OneofWrappers = []any{}
-	file_baton_v1_agent_service_proto_msgTypes[29].OneofWrappers = []any{
+	file_baton_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{}
+	file_baton_v1_agent_service_proto_msgTypes[32].OneofWrappers = []any{
 		(*WatchAgentsResponse_Agent)(nil),
 		(*WatchAgentsResponse_LeftAgentId)(nil),
 		(*WatchAgentsResponse_Activities)(nil),
@@ -2570,7 +2765,7 @@ func file_baton_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_service_proto_rawDesc), len(file_baton_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

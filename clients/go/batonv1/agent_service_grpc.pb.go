@@ -27,6 +27,7 @@ const (
 	AgentService_RevokeAgentKey_FullMethodName   = "/baton.v1.AgentService/RevokeAgentKey"
 	AgentService_VouchForAgentKey_FullMethodName = "/baton.v1.AgentService/VouchForAgentKey"
 	AgentService_GetAgent_FullMethodName         = "/baton.v1.AgentService/GetAgent"
+	AgentService_ListProcesses_FullMethodName    = "/baton.v1.AgentService/ListProcesses"
 	AgentService_ListAgents_FullMethodName       = "/baton.v1.AgentService/ListAgents"
 	AgentService_UpdateAgent_FullMethodName      = "/baton.v1.AgentService/UpdateAgent"
 	AgentService_DeregisterAgent_FullMethodName  = "/baton.v1.AgentService/DeregisterAgent"
@@ -59,6 +60,8 @@ type AgentServiceClient interface {
 	// Returns one agent. The agent "baton" is the broker: its keys sign receipts, and a caller needs no identity to read
 	// them.
 	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
+	// Lists the processes of an agent that have an open session, in the order in which they came, at most 100.
+	ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error)
 	// Lists agents in the order of their ids.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
 	// Changes the named fields of a card. Policy action: changeCard.
@@ -144,6 +147,16 @@ func (c *agentServiceClient) GetAgent(ctx context.Context, in *GetAgentRequest, 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetAgentResponse)
 	err := c.cc.Invoke(ctx, AgentService_GetAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListProcessesResponse)
+	err := c.cc.Invoke(ctx, AgentService_ListProcesses_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -261,6 +274,8 @@ type AgentServiceServer interface {
 	// Returns one agent. The agent "baton" is the broker: its keys sign receipts, and a caller needs no identity to read
 	// them.
 	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
+	// Lists the processes of an agent that have an open session, in the order in which they came, at most 100.
+	ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error)
 	// Lists agents in the order of their ids.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	// Changes the named fields of a card. Policy action: changeCard.
@@ -309,6 +324,9 @@ func (UnimplementedAgentServiceServer) VouchForAgentKey(context.Context, *VouchF
 }
 func (UnimplementedAgentServiceServer) GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListProcesses not implemented")
 }
 func (UnimplementedAgentServiceServer) ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAgents not implemented")
@@ -459,6 +477,24 @@ func _AgentService_GetAgent_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AgentServiceServer).GetAgent(ctx, req.(*GetAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_ListProcesses_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListProcessesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).ListProcesses(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_ListProcesses_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).ListProcesses(ctx, req.(*ListProcessesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -630,6 +666,10 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetAgent",
 			Handler:    _AgentService_GetAgent_Handler,
+		},
+		{
+			MethodName: "ListProcesses",
+			Handler:    _AgentService_ListProcesses_Handler,
 		},
 		{
 			MethodName: "ListAgents",

@@ -1,5 +1,6 @@
 """The directory of agents: find, change, deregister, watch."""
 
+import asyncio
 import contextlib
 
 import pytest
@@ -41,6 +42,19 @@ async def test_agents_are_found_best_first_with_reasons(broker):
         with pytest.raises(BatonError) as refused:
             await alice.find_agents(as_sender_id="bob")
         assert refused.value.reason == "SENDER_MISMATCH"
+
+
+@needs_broker
+async def test_the_processes_of_an_agent_are_listed(broker):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+        await begin(alice, bob)
+        # The first frame of a session names its process.
+        while not (process := (await alice.list_processes("bob"))[0]).instance_id:
+            await asyncio.sleep(0.01)
+        assert (process.lists_work, list(process.task_ids), process.task_count) == (True, [], 0)
+        with pytest.raises(BatonError) as refused:
+            await alice.list_processes("nobody")
+        assert refused.value.reason == "AGENT_UNKNOWN"
 
 
 @needs_broker

@@ -111,6 +111,18 @@ impl Client {
         agent_in(self.answer(self.agents().get_agent(request).await)?.agent)
     }
 
+    /// The processes of an agent that have an open session, in the order in which they came, at most 100. Each names at most
+    /// 20 tasks that it works on, without those that the caller may not see.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with `AGENT_UNKNOWN`, and `PERMISSION_DENIED` if the policies do not let the caller read the
+    /// directory.
+    pub async fn list_processes(&self, agent_id: &str) -> Result<Vec<v1::Process>, ClientError> {
+        let request = v1::ListProcessesRequest { agent_id: agent_id.to_owned() };
+        Ok(self.answer(self.agents().list_processes(request).await)?.processes)
+    }
+
     /// Changes the fields of a card that `fields` names: `agent_types`, `description`, `skills`, `capacity`, `metadata`.
     /// Each is replaced as a whole; without names all of them are. With the `etag` of an agent that was read, the change
     /// is refused if the agent has changed since; empty: it applies to any version.

@@ -88,6 +88,15 @@ export class Directory {
   }
 
   /**
+   * Returns the processes of an agent that have an open session, in the order in which they came, at most 100. Each names at
+   * most 20 tasks that it works on, without those that this agent may not see. Throws BatonError, AGENT_UNKNOWN.
+   */
+  async processes(agentId: string): Promise<v1.Process[]> {
+    const { processes } = await this.#caller.call((options) => this.#agents.listProcesses({ agentId }, options));
+    return processes;
+  }
+
+  /**
    * Changes the named fields of a card, each as a whole; by default of this agent's card. With `etag` the change fails with
    * CONFLICT if the card has changed since `Agent.getAgent` returned this etag. Throws RangeError if no field is named.
    */

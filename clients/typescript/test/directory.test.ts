@@ -60,6 +60,16 @@ test("agents are found best first, with reasons", async () => {
   await assert.rejects(alice.directory.find({ asSenderId: bob.id }), refusal("SENDER_MISMATCH"));
 });
 
+test("the processes of an agent are listed", async () => {
+  const alice = await agents.named("alice");
+  const bob = await agents.named("bob");
+  let listed = await alice.directory.processes(bob.id);
+  // The first frame of a session names its process.
+  while (listed.some(({ instanceId }) => instanceId === "")) listed = await alice.directory.processes(bob.id);
+  assert.deepEqual(listed.map(({ listsWork, taskIds, taskCount }) => [listsWork, taskIds, taskCount]), [[true, [], 0]]);
+  await assert.rejects(alice.directory.processes(unique("nobody")), refusal("AGENT_UNKNOWN"));
+});
+
 test("agents are listed by their ids", async () => {
   const type = unique("clerk");
   const alice = await agents.named("alice");

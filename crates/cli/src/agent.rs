@@ -10,6 +10,7 @@ use super::{
     exec, find, json, key,
     output::{self, Output},
     resolve::Prefix,
+    table::Column,
     worker,
 };
 use baton_client::{
@@ -52,6 +53,16 @@ pub(super) enum AgentCommand {
   baton agent show alice
   baton agent show baton -o json")]
     Show {
+        /// The agent's id, or a unique prefix of it.
+        id: Prefix,
+        #[command(flatten)]
+        identity: OptionalIdentityArgs,
+    },
+    /// List the processes of an agent that are connected, and what each works on.
+    #[command(after_help = "Examples:
+  baton agent processes bob
+  baton agent processes bob -o jsonl")]
+    Processes {
         /// The agent's id, or a unique prefix of it.
         id: Prefix,
         #[command(flatten)]
@@ -175,6 +186,10 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
             let found = client.answer(client.agents().get_agent(request).await)?;
             show(&found.agent.unwrap_or_default(), output)
         }
+        AgentCommand::Processes { id, identity } => {
+            let client = identity.client(connection).await?;
+            processes(&client.list_processes(&id.agent(&client).await?.to_string()).await?, output)
+        }
         AgentCommand::Invite(args) => {
             let client = args.identity.client(connection).await?;
             let lifetime = Some(prost_types::Duration { seconds: i64::from(args.hours) * 3600, nanos: 0 });
@@ -288,6 +303,23 @@ fn stored(usage: Option<&v1::AgentUsage>) -> String {
             format!("{stored_bytes} of {stored_bytes_max} bytes")
         }
     }
+}
+
+fn processes(processes: &[v1::Process], output: &Output) -> Result<(), Failure> {
+    let columns = [Column::Whole("PROCESS"), Column::Whole("CONNECTED SINCE"), Column::Text("WORKS ON")];
+    output.list(&columns, processes, |process| {
+        let more = process.task_count as usize - process.task_ids.len().min(process.task_count as usize);
+        let mut tasks = process.task_ids.clone();
+        if more > 0 {
+            tasks.push(format!("{more} more"));
+        }
+        let works_on = match process.lists_work {
+            true if tasks.is_empty() => "nothing".to_owned(),
+            true => tasks.join(", "),
+            false => "does not tell".to_owned(),
+        };
+        vec![process.instance_id.clone(), output::time(process.connect_time.as_ref()), works_on]
+    })
 }
 
 fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {

@@ -99,6 +99,15 @@ class Registry:
         agent: v1.Agent = (await self._connection.call(self._connection.agents.GetAgent, request)).agent
         return agent
 
+    async def list_processes(self, agent_id: str) -> list[v1.Process]:
+        """Returns the processes of an agent that have an open session, in the order in which they came, at most 100.
+
+        Each names at most 20 tasks that it works on, without those that this agent may not see. Raises BatonError,
+        AGENT_UNKNOWN.
+        """
+        request = v1.ListProcessesRequest(agent_id=agent_id)
+        return list((await self._connection.call(self._connection.agents.ListProcesses, request)).processes)
+
     async def update_agent(
         self,
         agent_id: str = "",

@@ -363,6 +363,10 @@ impl AgentService for Scripted {
         Err(NOT_IN_SCRIPT.status())
     }
 
+    async fn list_processes(&self, _: Request<v1::ListProcessesRequest>) -> Answer<v1::ListProcessesResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
     async fn list_agents(&self, _: Request<v1::ListAgentsRequest>) -> Answer<v1::ListAgentsResponse> {
         Err(NOT_IN_SCRIPT.status())
     }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use prost::Message as _;
+use tonic::Code;
 
 use super::{
-    check::{Checks, Verdict, answered, fail, same},
-    story::a_request,
+    check::{Checks, Refusal, Verdict, answered, fail, refused, same},
+    story::{a_request, give},
     world::{Actor, CREDIT, World},
 };
 use baton_client::{
@@ -44,6 +45,9 @@ cases! {
         "New work goes to the process with the most free slots." with_the_most_room;
     "process.capacities-add-up" "3"
         "The capacity of an agent is the sum of what its processes state in heartbeats." capacities_add_up;
+    "process.is-listed-with-its-work" "3"
+        "ListProcesses names the processes with an open session in their order, and the tasks that each lists, of those that the caller may see."
+        is_listed;
 }
 
 /// Two processes of a new agent.
@@ -349,4 +353,28 @@ async fn capacities_add_up(world: World) -> Verdict {
     }
     let (none, room) = (v1::WaitingFor::Unspecified, v1::WaitingFor::Capacity);
     same("alice requests four handoffs", "waiting_for", vec![none, none, none, room], waits_for)
+}
+
+async fn is_listed(world: World) -> Verdict {
+    let (alice, carol, identity) =
+        (world.agent("alice").await?, world.agent("carol").await?, world.enrol("bob", &[]).await?);
+    let (silent, telling) = (world.connect(&identity, 0).await?, world.process(&identity, CREDIT, true).await?);
+    let task = world.id("task");
+    give(&alice, &telling, &task, &a_request()).await?;
+    let heartbeat = v1::Heartbeat { working_on: vec![task.clone(), world.id("none")], ..Default::default() };
+    answered("bob lists its work", telling.call(telling.agent.session.heartbeat(heartbeat)).await)?;
+    for by in [&alice, &carol] {
+        // The policy says whether carol, who has no part in the task, may see it.
+        let seen: Vec<String> = by.task(&task).await.ok().map(|task| task.task_id).into_iter().collect();
+        let listed = answered("the processes are listed", by.call(by.client.list_processes(silent.id())).await)?;
+        let mut checks = Checks::of(format!("{} lists bob's processes", by.id()));
+        let ids: Vec<&str> = listed.iter().map(|process| process.instance_id.as_str()).collect();
+        checks.same("instance_id", vec![silent.process.as_str(), &telling.process], ids);
+        checks.same("lists_work", vec![false, true], listed.iter().map(|process| process.lists_work).collect());
+        checks.same("task_ids", seen, listed.last().map(|process| process.task_ids.clone()).unwrap_or_default());
+        checks.same("task_count", vec![0, 2], listed.iter().map(|process| process.task_count).collect());
+        checks.done()?;
+    }
+    let unknown = alice.call(alice.client.list_processes(&world.id("dave"))).await;
+    refused("alice lists the processes of nobody", unknown, Refusal(Code::NotFound, "AGENT_UNKNOWN")).map(drop)
 }

@@ -171,6 +171,10 @@ class Agent:
         """Returns an agent's registration. Raises BatonError, AGENT_UNKNOWN."""
         return self.wait(self.wrapped.get_agent(agent_id))
 
+    def list_processes(self, agent_id: str) -> list[v1.Process]:
+        """Returns the processes of an agent that have an open session. See `baton.Agent.list_processes`."""
+        return self.wait(self.wrapped.list_processes(agent_id))
+
     def find_agents(
         self,
         *,

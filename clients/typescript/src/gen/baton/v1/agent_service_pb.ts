@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/agent_service.proto.
  */
 export const file_baton_v1_agent_service: GenFile = /*@__PURE__*/
-  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkibQoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLYWdlbnRfdHlwZXMYAyADKAkiiwEKEkFkZEFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIfCgNrZXkYAiABKAsyEi5iYXRvbi52MS5BZ2VudEtleRIYChByZXBsYWNlZF9rZXlfaWRzGAMgAygJEigKBWdyYWNlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjUKE0FkZEFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJOChVSZXZva2VBZ2VudEtleVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJIjgKFlJldm9rZUFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJiChdWb3VjaEZvckFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSJQoHdm91Y2hlchgDIAEoCzIULmJhdG9uLnYxLktleVZvdWNoZXIiOgoYVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSJaChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQSJgoGYnJva2VyGAIgASgLMhYuYmF0b24udjEuQnJva2VyU3RhdHVzIrUBCgxCcm9rZXJTdGF0dXMSLgoKY2xvY2tfdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGY2FsbGVyGAIgASgJEg8KB3ZlcnNpb24YAyABKAkSLgoKc3RhcnRfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJAoFc3RvcmUYBSABKAsyFS5iYXRvbi52MS5TdG9yZVN0YXR1cyJdCgtTdG9yZVN0YXR1cxIOCgZmb3JtYXQYASABKAkSFwoKc2l6ZV9ieXRlcxgCIAEoBEgAiAEBEhYKDnNpemVfYnl0ZXNfbWF4GAMgASgEQg0KC19zaXplX2J5dGVzItMBChFMaXN0QWdlbnRzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRISCgphZ2VudF90eXBlGAMgASgJEg0KBXNraWxsGAQgASgJEgsKA3RhZxgFIAEoCRIQCghsYW5ndWFnZRgGIAEoCRIRCgl0YXNrX3R5cGUYByABKAkSJAoIcHJlc2VuY2UYCCABKA4yEi5iYXRvbi52MS5QcmVzZW5jZRIcChRpbmNsdWRlX2RlcmVnaXN0ZXJlZBgJIAEoCCJOChJMaXN0QWdlbnRzUmVzcG9uc2USHwoGYWdlbnRzGAEgAygLMg8uYmF0b24udjEuQWdlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkiXQoXQ3JlYXRlQ2hhbGxlbmdlUmVzcG9uc2USEQoJY2hhbGxlbmdlGAEgASgMEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJcChJDcmVhdGVUb2tlblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhEKCWNoYWxsZW5nZRgDIAEoDBIRCglzaWduYXR1cmUYBCABKAwiVQoTQ3JlYXRlVG9rZW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIvCgtleHBpcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAidgoSVXBkYXRlQWdlbnRSZXF1ZXN0EiEKBGNhcmQYASABKAsyEy5iYXRvbi52MS5BZ2VudENhcmQSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrEgwKBGV0YWcYAyABKAkiNQoTVXBkYXRlQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50Ik4KFkRlcmVnaXN0ZXJBZ2VudFJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDQoFZm9yY2UYAiABKAgSEwoLcmVhc29uX3RleHQYAyABKAkiOQoXRGVyZWdpc3RlckFnZW50UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCKHAgoRRmluZEFnZW50c1JlcXVlc3QSEgoKYWdlbnRfdHlwZRgBIAEoCRIXCg9yZXF1aXJlZF9za2lsbHMYAiADKAkSGAoQcHJlZmVycmVkX3NraWxscxgDIAMoCRIRCgl0YXNrX3R5cGUYBCABKAkSEQoJbGFuZ3VhZ2VzGAUgAygJEgwKBHRhZ3MYBiADKAkSJAoIcHJpb3JpdHkYByABKA4yEi5iYXRvbi52MS5Qcmlvcml0eRIUCgxhc19zZW5kZXJfaWQYCCABKAkSFAoMaW5jbHVkZV9nb25lGAkgASgIEhEKCXBhZ2Vfc2l6ZRgKIAEoDRISCgpwYWdlX3Rva2VuGAsgASgJIlQKEkZpbmRBZ2VudHNSZXNwb25zZRIlCgdtYXRjaGVzGAEgAygLMhQuYmF0b24udjEuQWdlbnRNYXRjaBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkixAEKCkFnZW50TWF0Y2gSEAoIYWdlbnRfaWQYASABKAkSDAoEcmFuaxgCIAEoDRINCgVzY29yZRgDIAEoARIkCghwcmVzZW5jZRgEIAEoDjISLmJhdG9uLnYxLlByZXNlbmNlEiYKB2ZhY3RvcnMYBSADKAsyFS5iYXRvbi52MS5NYXRjaEZhY3RvchIWCg5taXNzaW5nX3NraWxscxgGIAMoCRIhCgRsb2FkGAcgASgLMhMuYmF0b24udjEuQWdlbnRMb2FkIkgKC01hdGNoRmFjdG9yEgwKBG5hbWUYASABKAkSDQoFdmFsdWUYAiABKAESDgoGd2VpZ2h0GAMgASgBEgwKBHRleHQYBCABKAkiYQoSV2F0Y2hBZ2VudHNSZXF1ZXN0EhQKDGFmdGVyX2N1cnNvchgBIAEoBBISCgphZ2VudF90eXBlGAIgASgJEg0KBXNraWxsGAMgASgJEhIKCmNhcmRzX29ubHkYBCABKAgirwEKE1dhdGNoQWdlbnRzUmVzcG9uc2USIAoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudEgAEhcKDWxlZnRfYWdlbnRfaWQYAiABKAlIABIvCgphY3Rpdml0aWVzGAMgASgLMhkuYmF0b24udjEuQWdlbnRBY3Rpdml0aWVzSAASEwoJY2F1Z2h0X3VwGAQgASgISAASDgoGY3Vyc29yGAUgASgEQgcKBWV2ZW50Ij4KD0FnZW50QWN0aXZpdGllcxIrCgphY3Rpdml0aWVzGAEgAygLMhcuYmF0b24udjEuQWdlbnRBY3Rpdml0eSJqCg1BZ2VudEFjdGl2aXR5EhAKCGFnZW50X2lkGAEgASgJEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USIQoEbG9hZBgDIAEoCzITLmJhdG9uLnYxLkFnZW50TG9hZCIYChZDcmVhdGVMb2dpbkNvZGVSZXF1ZXN0IlgKF0NyZWF0ZUxvZ2luQ29kZVJlc3BvbnNlEgwKBGNvZGUYASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wMvoICgxBZ2VudFNlcnZpY2USUAoNUmVnaXN0ZXJBZ2VudBIeLmJhdG9uLnYxLlJlZ2lzdGVyQWdlbnRSZXF1ZXN0Gh8uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlc3BvbnNlElkKEENyZWF0ZUludml0YXRpb24SIS5iYXRvbi52MS5DcmVhdGVJbnZpdGF0aW9uUmVxdWVzdBoiLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXNwb25zZRJKCgtBZGRBZ2VudEtleRIcLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVxdWVzdBodLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVzcG9uc2USUwoOUmV2b2tlQWdlbnRLZXkSHy5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlcXVlc3QaIC5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlc3BvbnNlElkKEFZvdWNoRm9yQWdlbnRLZXkSIS5iYXRvbi52MS5Wb3VjaEZvckFnZW50S2V5UmVxdWVzdBoiLmJhdG9uLnYxLlZvdWNoRm9yQWdlbnRLZXlSZXNwb25zZRJBCghHZXRBZ2VudBIZLmJhdG9uLnYxLkdldEFnZW50UmVxdWVzdBoaLmJhdG9uLnYxLkdldEFnZW50UmVzcG9uc2USRwoKTGlzdEFnZW50cxIbLmJhdG9uLnYxLkxpc3RBZ2VudHNSZXF1ZXN0GhwuYmF0b24udjEuTGlzdEFnZW50c1Jlc3BvbnNlEkoKC1VwZGF0ZUFnZW50EhwuYmF0b24udjEuVXBkYXRlQWdlbnRSZXF1ZXN0Gh0uYmF0b24udjEuVXBkYXRlQWdlbnRSZXNwb25zZRJWCg9EZXJlZ2lzdGVyQWdlbnQSIC5iYXRvbi52MS5EZXJlZ2lzdGVyQWdlbnRSZXF1ZXN0GiEuYmF0b24udjEuRGVyZWdpc3RlckFnZW50UmVzcG9uc2USRwoKRmluZEFnZW50cxIbLmJhdG9uLnYxLkZpbmRBZ2VudHNSZXF1ZXN0GhwuYmF0b24udjEuRmluZEFnZW50c1Jlc3BvbnNlEkwKC1dhdGNoQWdlbnRzEhwuYmF0b24udjEuV2F0Y2hBZ2VudHNSZXF1ZXN0Gh0uYmF0b24udjEuV2F0Y2hBZ2VudHNSZXNwb25zZTABElYKD0NyZWF0ZUNoYWxsZW5nZRIgLmJhdG9uLnYxLkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QaIS5iYXRvbi52MS5DcmVhdGVDaGFsbGVuZ2VSZXNwb25zZRJKCgtDcmVhdGVUb2tlbhIcLmJhdG9uLnYxLkNyZWF0ZVRva2VuUmVxdWVzdBodLmJhdG9uLnYxLkNyZWF0ZVRva2VuUmVzcG9uc2USVgoPQ3JlYXRlTG9naW5Db2RlEiAuYmF0b24udjEuQ3JlYXRlTG9naW5Db2RlUmVxdWVzdBohLmJhdG9uLnYxLkNyZWF0ZUxvZ2luQ29kZVJlc3BvbnNlYgZwcm90bzM", [file_baton_v1_agent, file_baton_v1_handoff, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
+  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkibQoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLYWdlbnRfdHlwZXMYAyADKAkiiwEKEkFkZEFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIfCgNrZXkYAiABKAsyEi5iYXRvbi52MS5BZ2VudEtleRIYChByZXBsYWNlZF9rZXlfaWRzGAMgAygJEigKBWdyYWNlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjUKE0FkZEFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJOChVSZXZva2VBZ2VudEtleVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJIjgKFlJldm9rZUFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJiChdWb3VjaEZvckFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSJQoHdm91Y2hlchgDIAEoCzIULmJhdG9uLnYxLktleVZvdWNoZXIiOgoYVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSJaChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQSJgoGYnJva2VyGAIgASgLMhYuYmF0b24udjEuQnJva2VyU3RhdHVzIigKFExpc3RQcm9jZXNzZXNSZXF1ZXN0EhAKCGFnZW50X2lkGAEgASgJIj0KFUxpc3RQcm9jZXNzZXNSZXNwb25zZRIkCglwcm9jZXNzZXMYASADKAsyES5iYXRvbi52MS5Qcm9jZXNzIooBCgdQcm9jZXNzEhMKC2luc3RhbmNlX2lkGAEgASgJEjAKDGNvbm5lY3RfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKbGlzdHNfd29yaxgDIAEoCBIQCgh0YXNrX2lkcxgEIAMoCRISCgp0YXNrX2NvdW50GAUgASgNIrUBCgxCcm9rZXJTdGF0dXMSLgoKY2xvY2tfdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGY2FsbGVyGAIgASgJEg8KB3ZlcnNpb24YAyABKAkSLgoKc3RhcnRfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJAoFc3RvcmUYBSABKAsyFS5iYXRvbi52MS5TdG9yZVN0YXR1cyJdCgtTdG9yZVN0YXR1cxIOCgZmb3JtYXQYASABKAkSFwoKc2l6ZV9ieXRlcxgCIAEoBEgAiAEBEhYKDnNpemVfYnl0ZXNfbWF4GAMgASgEQg0KC19zaXplX2J5dGVzItMBChFMaXN0QWdlbnRzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRISCgphZ2VudF90eXBlGAMgASgJEg0KBXNraWxsGAQgASgJEgsKA3RhZxgFIAEoCRIQCghsYW5ndWFnZRgGIAEoCRIRCgl0YXNrX3R5cGUYByABKAkSJAoIcHJlc2VuY2UYCCABKA4yEi5iYXRvbi52MS5QcmVzZW5jZRIcChRpbmNsdWRlX2RlcmVnaXN0ZXJlZBgJIAEoCCJOChJMaXN0QWdlbnRzUmVzcG9uc2USHwoGYWdlbnRzGAEgAygLMg8uYmF0b24udjEuQWdlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkiXQoXQ3JlYXRlQ2hhbGxlbmdlUmVzcG9uc2USEQoJY2hhbGxlbmdlGAEgASgMEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJcChJDcmVhdGVUb2tlblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhEKCWNoYWxsZW5nZRgDIAEoDBIRCglzaWduYXR1cmUYBCABKAwiVQoTQ3JlYXRlVG9rZW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIvCgtleHBpcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAidgoSVXBkYXRlQWdlbnRSZXF1ZXN0EiEKBGNhcmQYASABKAsyEy5iYXRvbi52MS5BZ2VudENhcmQSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrEgwKBGV0YWcYAyABKAkiNQoTVXBkYXRlQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50Ik4KFkRlcmVnaXN0ZXJBZ2VudFJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDQoFZm9yY2UYAiABKAgSEwoLcmVhc29uX3RleHQYAyABKAkiOQoXRGVyZWdpc3RlckFnZW50UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCKHAgoRRmluZEFnZW50c1JlcXVlc3QSEgoKYWdlbnRfdHlwZRgBIAEoCRIXCg9yZXF1aXJlZF9za2lsbHMYAiADKAkSGAoQcHJlZmVycmVkX3NraWxscxgDIAMoCRIRCgl0YXNrX3R5cGUYBCABKAkSEQoJbGFuZ3VhZ2VzGAUgAygJEgwKBHRhZ3MYBiADKAkSJAoIcHJpb3JpdHkYByABKA4yEi5iYXRvbi52MS5Qcmlvcml0eRIUCgxhc19zZW5kZXJfaWQYCCABKAkSFAoMaW5jbHVkZV9nb25lGAkgASgIEhEKCXBhZ2Vfc2l6ZRgKIAEoDRISCgpwYWdlX3Rva2VuGAsgASgJIlQKEkZpbmRBZ2VudHNSZXNwb25zZRIlCgdtYXRjaGVzGAEgAygLMhQuYmF0b24udjEuQWdlbnRNYXRjaBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkixAEKCkFnZW50TWF0Y2gSEAoIYWdlbnRfaWQYASABKAkSDAoEcmFuaxgCIAEoDRINCgVzY29yZRgDIAEoARIkCghwcmVzZW5jZRgEIAEoDjISLmJhdG9uLnYxLlByZXNlbmNlEiYKB2ZhY3RvcnMYBSADKAsyFS5iYXRvbi52MS5NYXRjaEZhY3RvchIWCg5taXNzaW5nX3NraWxscxgGIAMoCRIhCgRsb2FkGAcgASgLMhMuYmF0b24udjEuQWdlbnRMb2FkIkgKC01hdGNoRmFjdG9yEgwKBG5hbWUYASABKAkSDQoFdmFsdWUYAiABKAESDgoGd2VpZ2h0GAMgASgBEgwKBHRleHQYBCABKAkiYQoSV2F0Y2hBZ2VudHNSZXF1ZXN0EhQKDGFmdGVyX2N1cnNvchgBIAEoBBISCgphZ2VudF90eXBlGAIgASgJEg0KBXNraWxsGAMgASgJEhIKCmNhcmRzX29ubHkYBCABKAgirwEKE1dhdGNoQWdlbnRzUmVzcG9uc2USIAoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudEgAEhcKDWxlZnRfYWdlbnRfaWQYAiABKAlIABIvCgphY3Rpdml0aWVzGAMgASgLMhkuYmF0b24udjEuQWdlbnRBY3Rpdml0aWVzSAASEwoJY2F1Z2h0X3VwGAQgASgISAASDgoGY3Vyc29yGAUgASgEQgcKBWV2ZW50Ij4KD0FnZW50QWN0aXZpdGllcxIrCgphY3Rpdml0aWVzGAEgAygLMhcuYmF0b24udjEuQWdlbnRBY3Rpdml0eSJqCg1BZ2VudEFjdGl2aXR5EhAKCGFnZW50X2lkGAEgASgJEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USIQoEbG9hZBgDIAEoCzITLmJhdG9uLnYxLkFnZW50TG9hZCIYChZDcmVhdGVMb2dpbkNvZGVSZXF1ZXN0IlgKF0NyZWF0ZUxvZ2luQ29kZVJlc3BvbnNlEgwKBGNvZGUYASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wMswJCgxBZ2VudFNlcnZpY2USUAoNUmVnaXN0ZXJBZ2VudBIeLmJhdG9uLnYxLlJlZ2lzdGVyQWdlbnRSZXF1ZXN0Gh8uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlc3BvbnNlElkKEENyZWF0ZUludml0YXRpb24SIS5iYXRvbi52MS5DcmVhdGVJbnZpdGF0aW9uUmVxdWVzdBoiLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXNwb25zZRJKCgtBZGRBZ2VudEtleRIcLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVxdWVzdBodLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVzcG9uc2USUwoOUmV2b2tlQWdlbnRLZXkSHy5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlcXVlc3QaIC5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlc3BvbnNlElkKEFZvdWNoRm9yQWdlbnRLZXkSIS5iYXRvbi52MS5Wb3VjaEZvckFnZW50S2V5UmVxdWVzdBoiLmJhdG9uLnYxLlZvdWNoRm9yQWdlbnRLZXlSZXNwb25zZRJBCghHZXRBZ2VudBIZLmJhdG9uLnYxLkdldEFnZW50UmVxdWVzdBoaLmJhdG9uLnYxLkdldEFnZW50UmVzcG9uc2USUAoNTGlzdFByb2Nlc3NlcxIeLmJhdG9uLnYxLkxpc3RQcm9jZXNzZXNSZXF1ZXN0Gh8uYmF0b24udjEuTGlzdFByb2Nlc3Nlc1Jlc3BvbnNlEkcKCkxpc3RBZ2VudHMSGy5iYXRvbi52MS5MaXN0QWdlbnRzUmVxdWVzdBocLmJhdG9uLnYxLkxpc3RBZ2VudHNSZXNwb25zZRJKCgtVcGRhdGVBZ2VudBIcLmJhdG9uLnYxLlVwZGF0ZUFnZW50UmVxdWVzdBodLmJhdG9uLnYxLlVwZGF0ZUFnZW50UmVzcG9uc2USVgoPRGVyZWdpc3RlckFnZW50EiAuYmF0b24udjEuRGVyZWdpc3RlckFnZW50UmVxdWVzdBohLmJhdG9uLnYxLkRlcmVnaXN0ZXJBZ2VudFJlc3BvbnNlEkcKCkZpbmRBZ2VudHMSGy5iYXRvbi52MS5GaW5kQWdlbnRzUmVxdWVzdBocLmJhdG9uLnYxLkZpbmRBZ2VudHNSZXNwb25zZRJMCgtXYXRjaEFnZW50cxIcLmJhdG9uLnYxLldhdGNoQWdlbnRzUmVxdWVzdBodLmJhdG9uLnYxLldhdGNoQWdlbnRzUmVzcG9uc2UwARJWCg9DcmVhdGVDaGFsbGVuZ2USIC5iYXRvbi52MS5DcmVhdGVDaGFsbGVuZ2VSZXF1ZXN0GiEuYmF0b24udjEuQ3JlYXRlQ2hhbGxlbmdlUmVzcG9uc2USSgoLQ3JlYXRlVG9rZW4SHC5iYXRvbi52MS5DcmVhdGVUb2tlblJlcXVlc3QaHS5iYXRvbi52MS5DcmVhdGVUb2tlblJlc3BvbnNlElYKD0NyZWF0ZUxvZ2luQ29kZRIgLmJhdG9uLnYxLkNyZWF0ZUxvZ2luQ29kZVJlcXVlc3QaIS5iYXRvbi52MS5DcmVhdGVMb2dpbkNvZGVSZXNwb25zZWIGcHJvdG8z", [file_baton_v1_agent, file_baton_v1_handoff, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * See AgentService.RegisterAgent.
@@ -359,6 +359,97 @@ export const GetAgentResponseSchema: GenMessage<GetAgentResponse> = /*@__PURE__*
   messageDesc(file_baton_v1_agent_service, 11);
 
 /**
+ * See AgentService.ListProcesses.
+ *
+ * @generated from message baton.v1.ListProcessesRequest
+ */
+export type ListProcessesRequest = Message<"baton.v1.ListProcessesRequest"> & {
+  /**
+   * The id of the agent.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+};
+
+/**
+ * Describes the message baton.v1.ListProcessesRequest.
+ * Use `create(ListProcessesRequestSchema)` to create a new message.
+ */
+export const ListProcessesRequestSchema: GenMessage<ListProcessesRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 12);
+
+/**
+ * See AgentService.ListProcesses.
+ *
+ * @generated from message baton.v1.ListProcessesResponse
+ */
+export type ListProcessesResponse = Message<"baton.v1.ListProcessesResponse"> & {
+  /**
+   * The processes. Empty also for an agent that works by single calls.
+   *
+   * @generated from field: repeated baton.v1.Process processes = 1;
+   */
+  processes: Process[];
+};
+
+/**
+ * Describes the message baton.v1.ListProcessesResponse.
+ * Use `create(ListProcessesResponseSchema)` to create a new message.
+ */
+export const ListProcessesResponseSchema: GenMessage<ListProcessesResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 13);
+
+/**
+ * A process of an agent with an open session.
+ *
+ * @generated from message baton.v1.Process
+ */
+export type Process = Message<"baton.v1.Process"> & {
+  /**
+   * The id that the process has chosen. Empty: it has said none.
+   *
+   * @generated from field: string instance_id = 1;
+   */
+  instanceId: string;
+
+  /**
+   * The time at which its session was opened.
+   *
+   * @generated from field: google.protobuf.Timestamp connect_time = 2;
+   */
+  connectTime?: Timestamp | undefined;
+
+  /**
+   * Whether it lists the tasks that it works on: see Heartbeat.working_on.
+   *
+   * @generated from field: bool lists_work = 3;
+   */
+  listsWork: boolean;
+
+  /**
+   * The tasks that it works on, at most 20, without those that the caller may not see.
+   *
+   * @generated from field: repeated string task_ids = 4;
+   */
+  taskIds: string[];
+
+  /**
+   * The number of all tasks that it lists.
+   *
+   * @generated from field: uint32 task_count = 5;
+   */
+  taskCount: number;
+};
+
+/**
+ * Describes the message baton.v1.Process.
+ * Use `create(ProcessSchema)` to create a new message.
+ */
+export const ProcessSchema: GenMessage<Process> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 14);
+
+/**
  * The broker at the time of the answer.
  *
  * @generated from message baton.v1.BrokerStatus
@@ -405,7 +496,7 @@ export type BrokerStatus = Message<"baton.v1.BrokerStatus"> & {
  * Use `create(BrokerStatusSchema)` to create a new message.
  */
 export const BrokerStatusSchema: GenMessage<BrokerStatus> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 12);
+  messageDesc(file_baton_v1_agent_service, 15);
 
 /**
  * The broker's store.
@@ -440,7 +531,7 @@ export type StoreStatus = Message<"baton.v1.StoreStatus"> & {
  * Use `create(StoreStatusSchema)` to create a new message.
  */
 export const StoreStatusSchema: GenMessage<StoreStatus> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 13);
+  messageDesc(file_baton_v1_agent_service, 16);
 
 /**
  * See AgentService.ListAgents. All filters that are set must match.
@@ -518,7 +609,7 @@ export type ListAgentsRequest = Message<"baton.v1.ListAgentsRequest"> & {
  * Use `create(ListAgentsRequestSchema)` to create a new message.
  */
 export const ListAgentsRequestSchema: GenMessage<ListAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 14);
+  messageDesc(file_baton_v1_agent_service, 17);
 
 /**
  * See AgentService.ListAgents.
@@ -546,7 +637,7 @@ export type ListAgentsResponse = Message<"baton.v1.ListAgentsResponse"> & {
  * Use `create(ListAgentsResponseSchema)` to create a new message.
  */
 export const ListAgentsResponseSchema: GenMessage<ListAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 15);
+  messageDesc(file_baton_v1_agent_service, 18);
 
 /**
  * See AgentService.CreateChallenge.
@@ -567,7 +658,7 @@ export type CreateChallengeRequest = Message<"baton.v1.CreateChallengeRequest"> 
  * Use `create(CreateChallengeRequestSchema)` to create a new message.
  */
 export const CreateChallengeRequestSchema: GenMessage<CreateChallengeRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 16);
+  messageDesc(file_baton_v1_agent_service, 19);
 
 /**
  * See AgentService.CreateChallenge.
@@ -595,7 +686,7 @@ export type CreateChallengeResponse = Message<"baton.v1.CreateChallengeResponse"
  * Use `create(CreateChallengeResponseSchema)` to create a new message.
  */
 export const CreateChallengeResponseSchema: GenMessage<CreateChallengeResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 17);
+  messageDesc(file_baton_v1_agent_service, 20);
 
 /**
  * See AgentService.CreateToken.
@@ -637,7 +728,7 @@ export type CreateTokenRequest = Message<"baton.v1.CreateTokenRequest"> & {
  * Use `create(CreateTokenRequestSchema)` to create a new message.
  */
 export const CreateTokenRequestSchema: GenMessage<CreateTokenRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 18);
+  messageDesc(file_baton_v1_agent_service, 21);
 
 /**
  * See AgentService.CreateToken.
@@ -665,7 +756,7 @@ export type CreateTokenResponse = Message<"baton.v1.CreateTokenResponse"> & {
  * Use `create(CreateTokenResponseSchema)` to create a new message.
  */
 export const CreateTokenResponseSchema: GenMessage<CreateTokenResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 19);
+  messageDesc(file_baton_v1_agent_service, 22);
 
 /**
  * See AgentService.UpdateAgent.
@@ -702,7 +793,7 @@ export type UpdateAgentRequest = Message<"baton.v1.UpdateAgentRequest"> & {
  * Use `create(UpdateAgentRequestSchema)` to create a new message.
  */
 export const UpdateAgentRequestSchema: GenMessage<UpdateAgentRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 20);
+  messageDesc(file_baton_v1_agent_service, 23);
 
 /**
  * See AgentService.UpdateAgent.
@@ -723,7 +814,7 @@ export type UpdateAgentResponse = Message<"baton.v1.UpdateAgentResponse"> & {
  * Use `create(UpdateAgentResponseSchema)` to create a new message.
  */
 export const UpdateAgentResponseSchema: GenMessage<UpdateAgentResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 21);
+  messageDesc(file_baton_v1_agent_service, 24);
 
 /**
  * See AgentService.DeregisterAgent.
@@ -760,7 +851,7 @@ export type DeregisterAgentRequest = Message<"baton.v1.DeregisterAgentRequest"> 
  * Use `create(DeregisterAgentRequestSchema)` to create a new message.
  */
 export const DeregisterAgentRequestSchema: GenMessage<DeregisterAgentRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 22);
+  messageDesc(file_baton_v1_agent_service, 25);
 
 /**
  * See AgentService.DeregisterAgent.
@@ -781,7 +872,7 @@ export type DeregisterAgentResponse = Message<"baton.v1.DeregisterAgentResponse"
  * Use `create(DeregisterAgentResponseSchema)` to create a new message.
  */
 export const DeregisterAgentResponseSchema: GenMessage<DeregisterAgentResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 23);
+  messageDesc(file_baton_v1_agent_service, 26);
 
 /**
  * See AgentService.FindAgents. All filters that are set must match.
@@ -874,7 +965,7 @@ export type FindAgentsRequest = Message<"baton.v1.FindAgentsRequest"> & {
  * Use `create(FindAgentsRequestSchema)` to create a new message.
  */
 export const FindAgentsRequestSchema: GenMessage<FindAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 24);
+  messageDesc(file_baton_v1_agent_service, 27);
 
 /**
  * See AgentService.FindAgents.
@@ -902,7 +993,7 @@ export type FindAgentsResponse = Message<"baton.v1.FindAgentsResponse"> & {
  * Use `create(FindAgentsResponseSchema)` to create a new message.
  */
 export const FindAgentsResponseSchema: GenMessage<FindAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 25);
+  messageDesc(file_baton_v1_agent_service, 28);
 
 /**
  * An agent that fits, with the reasons for its rank. Set by the broker.
@@ -966,7 +1057,7 @@ export type AgentMatch = Message<"baton.v1.AgentMatch"> & {
  * Use `create(AgentMatchSchema)` to create a new message.
  */
 export const AgentMatchSchema: GenMessage<AgentMatch> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 26);
+  messageDesc(file_baton_v1_agent_service, 29);
 
 /**
  * One factor of a score. Set by the broker.
@@ -1008,7 +1099,7 @@ export type MatchFactor = Message<"baton.v1.MatchFactor"> & {
  * Use `create(MatchFactorSchema)` to create a new message.
  */
 export const MatchFactorSchema: GenMessage<MatchFactor> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 27);
+  messageDesc(file_baton_v1_agent_service, 30);
 
 /**
  * See AgentService.WatchAgents.
@@ -1051,7 +1142,7 @@ export type WatchAgentsRequest = Message<"baton.v1.WatchAgentsRequest"> & {
  * Use `create(WatchAgentsRequestSchema)` to create a new message.
  */
 export const WatchAgentsRequestSchema: GenMessage<WatchAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 28);
+  messageDesc(file_baton_v1_agent_service, 31);
 
 /**
  * See AgentService.WatchAgents.
@@ -1111,7 +1202,7 @@ export type WatchAgentsResponse = Message<"baton.v1.WatchAgentsResponse"> & {
  * Use `create(WatchAgentsResponseSchema)` to create a new message.
  */
 export const WatchAgentsResponseSchema: GenMessage<WatchAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 29);
+  messageDesc(file_baton_v1_agent_service, 32);
 
 /**
  * Changes of presence and load.
@@ -1132,7 +1223,7 @@ export type AgentActivities = Message<"baton.v1.AgentActivities"> & {
  * Use `create(AgentActivitiesSchema)` to create a new message.
  */
 export const AgentActivitiesSchema: GenMessage<AgentActivities> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 30);
+  messageDesc(file_baton_v1_agent_service, 33);
 
 /**
  * The presence and the load of an agent.
@@ -1167,7 +1258,7 @@ export type AgentActivity = Message<"baton.v1.AgentActivity"> & {
  * Use `create(AgentActivitySchema)` to create a new message.
  */
 export const AgentActivitySchema: GenMessage<AgentActivity> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 31);
+  messageDesc(file_baton_v1_agent_service, 34);
 
 /**
  * See AgentService.CreateLoginCode.
@@ -1182,7 +1273,7 @@ export type CreateLoginCodeRequest = Message<"baton.v1.CreateLoginCodeRequest"> 
  * Use `create(CreateLoginCodeRequestSchema)` to create a new message.
  */
 export const CreateLoginCodeRequestSchema: GenMessage<CreateLoginCodeRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 32);
+  messageDesc(file_baton_v1_agent_service, 35);
 
 /**
  * See AgentService.CreateLoginCode.
@@ -1210,7 +1301,7 @@ export type CreateLoginCodeResponse = Message<"baton.v1.CreateLoginCodeResponse"
  * Use `create(CreateLoginCodeResponseSchema)` to create a new message.
  */
 export const CreateLoginCodeResponseSchema: GenMessage<CreateLoginCodeResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 33);
+  messageDesc(file_baton_v1_agent_service, 36);
 
 /**
  * The directory of agents, and the proof of an agent's identity.
@@ -1281,6 +1372,16 @@ export const AgentService: GenService<{
     methodKind: "unary";
     input: typeof GetAgentRequestSchema;
     output: typeof GetAgentResponseSchema;
+  },
+  /**
+   * Lists the processes of an agent that have an open session, in the order in which they came, at most 100.
+   *
+   * @generated from rpc baton.v1.AgentService.ListProcesses
+   */
+  listProcesses: {
+    methodKind: "unary";
+    input: typeof ListProcessesRequestSchema;
+    output: typeof ListProcessesResponseSchema;
   },
   /**
    * Lists agents in the order of their ids.

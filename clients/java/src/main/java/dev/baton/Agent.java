@@ -28,6 +28,7 @@ import dev.baton.v1.ListAgentsRequest;
 import dev.baton.v1.ListAgentsResponse;
 import dev.baton.v1.ListAuditEntriesRequest;
 import dev.baton.v1.ListAuditEntriesResponse;
+import dev.baton.v1.ListProcessesRequest;
 import dev.baton.v1.ListTasksRequest;
 import dev.baton.v1.MessageType;
 import dev.baton.v1.NackCause;
@@ -874,6 +875,17 @@ public final class Agent implements AutoCloseable {
             isMore = !page.getPageToken().isEmpty();
         }
         return found;
+    }
+
+    /**
+     * Returns the processes of an agent that have an open session, in the order in which they came, at most 100. Each names
+     * at most 20 tasks that it works on, without those that this agent may not see. Throws {@link BatonException},
+     * AGENT_UNKNOWN.
+     */
+    public List<dev.baton.v1.Process> listProcesses(String agentId) {
+        ListProcessesRequest request =
+                ListProcessesRequest.newBuilder().setAgentId(agentId).build();
+        return connection.agents(stub -> stub.listProcesses(request)).getProcessesList();
     }
 
     /** Returns the agents that match the request's filters, in the order of their ids. */

@@ -90,6 +90,21 @@ class FindingTest {
     }
 
     @Test
+    void theProcessesOfAnAgentAreListed() throws Exception {
+        try (Agent alice = begin(broker.agent("alice"));
+                Agent bob = begin(broker.agent("bob"))) {
+            // The first frame of a session names its process.
+            RealBroker.until(
+                    "the process", () -> !alice.listProcesses("bob").get(0).getInstanceId().isEmpty());
+            List<dev.baton.v1.Process> processes = alice.listProcesses("bob");
+            assertEquals(1, processes.size());
+            assertTrue(processes.get(0).getListsWork());
+            assertEquals(0, processes.get(0).getTaskCount());
+            assertRefused("AGENT_UNKNOWN", () -> alice.listProcesses("nobody"));
+        }
+    }
+
+    @Test
     void aCardChangesByFieldAndEtag() throws Exception {
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = skilled("bob", "network.routers")) {

@@ -106,6 +106,32 @@ class GetAgentResponse(_message.Message):
     broker: BrokerStatus
     def __init__(self, agent: _Optional[_Union[_agent_pb2.Agent, _Mapping]] = ..., broker: _Optional[_Union[BrokerStatus, _Mapping]] = ...) -> None: ...
 
+class ListProcessesRequest(_message.Message):
+    __slots__ = ("agent_id",)
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    agent_id: str
+    def __init__(self, agent_id: _Optional[str] = ...) -> None: ...
+
+class ListProcessesResponse(_message.Message):
+    __slots__ = ("processes",)
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    processes: _containers.RepeatedCompositeFieldContainer[Process]
+    def __init__(self, processes: _Optional[_Iterable[_Union[Process, _Mapping]]] = ...) -> None: ...
+
+class Process(_message.Message):
+    __slots__ = ("instance_id", "connect_time", "lists_work", "task_ids", "task_count")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_TIME_FIELD_NUMBER: _ClassVar[int]
+    LISTS_WORK_FIELD_NUMBER: _ClassVar[int]
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    TASK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    connect_time: _timestamp_pb2.Timestamp
+    lists_work: bool
+    task_ids: _containers.RepeatedScalarFieldContainer[str]
+    task_count: int
+    def __init__(self, instance_id: _Optional[str] = ..., connect_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., lists_work: bool = ..., task_ids: _Optional[_Iterable[str]] = ..., task_count: _Optional[int] = ...) -> None: ...
+
 class BrokerStatus(_message.Message):
     __slots__ = ("clock_time", "caller", "version", "start_time", "store")
     CLOCK_TIME_FIELD_NUMBER: _ClassVar[int]

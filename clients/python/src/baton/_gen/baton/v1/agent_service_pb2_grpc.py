@@ -45,6 +45,11 @@ class AgentServiceStub(object):
                 request_serializer=baton_dot_v1_dot_agent__service__pb2.GetAgentRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_agent__service__pb2.GetAgentResponse.FromString,
                 )
+        self.ListProcesses = channel.unary_unary(
+                '/baton.v1.AgentService/ListProcesses',
+                request_serializer=baton_dot_v1_dot_agent__service__pb2.ListProcessesRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_agent__service__pb2.ListProcessesResponse.FromString,
+                )
         self.ListAgents = channel.unary_unary(
                 '/baton.v1.AgentService/ListAgents',
                 request_serializer=baton_dot_v1_dot_agent__service__pb2.ListAgentsRequest.SerializeToString,
@@ -132,6 +137,13 @@ class AgentServiceServicer(object):
     def GetAgent(self, request, context):
         """Returns one agent. The agent "baton" is the broker: its keys sign receipts, and a caller needs no identity to read
         them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProcesses(self, request, context):
+        """Lists the processes of an agent that have an open session, in the order in which they came, at most 100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,6 +242,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.GetAgent,
                     request_deserializer=baton_dot_v1_dot_agent__service__pb2.GetAgentRequest.FromString,
                     response_serializer=baton_dot_v1_dot_agent__service__pb2.GetAgentResponse.SerializeToString,
+            ),
+            'ListProcesses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProcesses,
+                    request_deserializer=baton_dot_v1_dot_agent__service__pb2.ListProcessesRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_agent__service__pb2.ListProcessesResponse.SerializeToString,
             ),
             'ListAgents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAgents,
@@ -381,6 +398,23 @@ class AgentService(object):
         return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/GetAgent',
             baton_dot_v1_dot_agent__service__pb2.GetAgentRequest.SerializeToString,
             baton_dot_v1_dot_agent__service__pb2.GetAgentResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListProcesses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/ListProcesses',
+            baton_dot_v1_dot_agent__service__pb2.ListProcessesRequest.SerializeToString,
+            baton_dot_v1_dot_agent__service__pb2.ListProcessesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

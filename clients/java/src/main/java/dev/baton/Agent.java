@@ -470,7 +470,9 @@ public final class Agent implements AutoCloseable {
     private Receipt send(Envelope envelope, Duration within) throws InterruptedException {
         Limits.check(envelope);
         Receipt receipt = link.askUntilAnswered(envelope, within);
-        Signing.verifyReceipt(receipt, directory.key(welcome.getBrokerId(), receipt.getKeyId()));
+        AgentKey brokerKey =
+                Connection.interruptibly(() -> directory.key(welcome.getBrokerId(), receipt.getKeyId()));
+        Signing.verifyReceipt(receipt, brokerKey);
         if (!receipt.getMessageId().equals(envelope.getMessageId())) {
             throw new VerificationException(
                     "SIGNATURE_INVALID", "the receipt is for another message, " + receipt.getMessageId());
@@ -606,7 +608,7 @@ public final class Agent implements AutoCloseable {
         Conversation conversation = dispatcher.resumed(handoffId);
         Dispatcher.Handing handing = null;
         try {
-            Handoff handoff = getHandoff(handoffId);
+            Handoff handoff = readHandoff(handoffId);
             conversation.isAbout(handoff.getTaskId(), handoff.getEpoch());
             if (!handoff.getSenderId().equals(id)) {
                 String text = "handoff " + handoffId + " was asked for by " + handoff.getSenderId();
@@ -781,7 +783,7 @@ public final class Agent implements AutoCloseable {
         if (context != null) {
             Handover.checkContext(context);
         }
-        Handoff handoff = getHandoff(handoffId);
+        Handoff handoff = readHandoff(handoffId);
         Loan.check(this, handoff);
         String taskId = handoff.getTaskId();
         Tenure tenure = workload.of(taskId, handoff.getEpoch());
@@ -834,7 +836,7 @@ public final class Agent implements AutoCloseable {
      * NOT_OWNER if another agent lent it.
      */
     public OwnedTask recall(String handoffId, String reason) throws InterruptedException {
-        Handoff handoff = getHandoff(handoffId);
+        Handoff handoff = readHandoff(handoffId);
         String taskId = handoff.getTaskId();
         Envelopes.About about = new Envelopes.About(taskId, handoff.getEpoch(), handoffId);
         Receipt receipt = send("", about, TaskRecall.newBuilder().setReasonText(reason).build());
@@ -1092,7 +1094,7 @@ public final class Agent implements AutoCloseable {
         Duration backoff = Duration.ofMillis(100);
         while (true) {
             try {
-                return call.get();
+                return Connection.interruptibly(call);
             } catch (BatonException e) {
                 boolean isLeased = e.reason().equals("RUN_OPEN");
                 if (!e.isPassing() || isLeased || deadline.isOver() || link.isClosing()) {
@@ -1138,7 +1140,7 @@ public final class Agent implements AutoCloseable {
      * if its mail was acked long ago. Throws {@link NoAnswerException}, WITHDRAWN, if the task has neither.
      */
     public Answer resumeAsk(String taskId) throws InterruptedException {
-        Task task = getTask(taskId);
+        Task task = readTask(taskId);
         String questionId = task.getOpenPrompt().getMessageId();
         if (!questionId.isEmpty()) {
             Conversation answers = dispatcher.answers(questionId);
@@ -1223,6 +1225,18 @@ public final class Agent implements AutoCloseable {
     /** Returns the name of an ErrorNotification's code, as in ErrorInfo.reason. */
     public static String codeOf(ErrorNotification told) {
         return Handover.codeOf(told.getErrorCode(), told.getErrorCodeValue());
+    }
+
+    // For the calls of this library.
+
+    /** As {@link #getTask}, for a call that declares InterruptedException. */
+    Task readTask(String taskId) throws InterruptedException {
+        return Connection.interruptibly(() -> getTask(taskId));
+    }
+
+    /** As {@link #getHandoff}, for a call that declares InterruptedException. */
+    Handoff readHandoff(String handoffId) throws InterruptedException {
+        return Connection.interruptibly(() -> getHandoff(handoffId));
     }
 
     // For the dispatcher.
@@ -1342,10 +1356,14 @@ public final class Agent implements AutoCloseable {
         Message payload = null;
         try {
             payload = Envelopes.payloadOf(envelope);
-            directory.verify(envelope);
-            if (payload instanceof NegotiationClosed closed) {
-                Negotiations.checkMandate(envelope, closed, directory);
-            }
+            Message checked = payload;
+            Connection.interruptibly(() -> {
+                directory.verify(envelope);
+                if (checked instanceof NegotiationClosed closed) {
+                    Negotiations.checkMandate(envelope, closed, directory);
+                }
+                return null;
+            });
         } catch (VerificationException | BatonException e) {
             LOG.log(Level.WARNING, "message {0} of {1}: {2}", envelope.getMessageId(), envelope.getSenderId(), e);
             boolean isPoison = e instanceof VerificationException;

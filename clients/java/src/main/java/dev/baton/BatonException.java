@@ -22,6 +22,9 @@ import java.util.Set;
  * <p>With {@code UNAVAILABLE} or {@code DEADLINE_EXCEEDED} the outcome is unknown: send the same envelope again, with
  * the same message id, and the broker answers with its first receipt. {@link #reason} is the stable code to branch on;
  * {@code docs/errors.md} of the broker has a remedy for each.
+ *
+ * <p>If its thread is interrupted, a call that declares {@link InterruptedException} throws that one, wherever it waits. A
+ * call that does not declare it throws {@code CANCELLED}, and the thread's interrupt status stays set.
  */
 public class BatonException extends RuntimeException {
     private static final long serialVersionUID = 1;

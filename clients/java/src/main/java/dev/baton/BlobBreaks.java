@@ -38,7 +38,7 @@ final class BlobBreaks {
                 throw error;
             }
             isProven = true;
-            connection.prove();
+            Connection.interruptibly(connection::prove);
             return;
         }
         // For the broker the stream before may not have ended yet, which it refuses as passing.

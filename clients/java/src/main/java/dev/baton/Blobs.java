@@ -241,11 +241,12 @@ public final class Blobs {
     }
 
     /** Returns the number of bytes that an unfinished write has stored. */
-    private long writtenOf(ByteString sha256) {
+    private long writtenOf(ByteString sha256) throws InterruptedException {
         GetBlobWriteRequest request =
                 GetBlobWriteRequest.newBuilder().setSha256(sha256).build();
         try {
-            return connection.blobs(stub -> stub.getBlobWrite(request)).getCommittedBytes();
+            return Connection.interruptibly(() -> connection.blobs(stub -> stub.getBlobWrite(request)))
+                    .getCommittedBytes();
         } catch (BatonException e) {
             if (e.reason().equals("UPLOAD_UNKNOWN")) {
                 return 0;

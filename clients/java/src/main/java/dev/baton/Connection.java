@@ -30,6 +30,7 @@ import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
+import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.TlsChannelCredentials;
 import io.grpc.stub.AbstractStub;
@@ -43,6 +44,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import java.util.regex.Pattern;
 
 /**
@@ -289,6 +291,23 @@ final class Connection implements AutoCloseable {
         } catch (InterruptedException e) {
             channel.shutdownNow();
             Thread.currentThread().interrupt();
+        }
+    }
+
+    /**
+     * Makes unary calls for a method that declares InterruptedException. gRPC cancels the unary call of an interrupted
+     * thread, which is BatonException, CANCELLED, for a method that does not declare it.
+     */
+    static <A> A interruptibly(Supplier<A> calls) throws InterruptedException {
+        try {
+            return calls.get();
+        } catch (BatonException e) {
+            if (e.code() != Status.Code.CANCELLED || !Thread.interrupted()) {
+                throw e;
+            }
+            InterruptedException interrupted = new InterruptedException("interrupted within a call to the broker");
+            interrupted.initCause(e);
+            throw interrupted;
         }
     }
 

@@ -624,9 +624,9 @@ final class Dispatcher {
         }
     }
 
-    private boolean isOpen(String handoffId) {
+    private boolean isOpen(String handoffId) throws InterruptedException {
         try {
-            return Handover.isOpen(agent.getHandoff(handoffId));
+            return Handover.isOpen(agent.readHandoff(handoffId));
         } catch (BatonException e) {
             return e.isPassing(); // any other refusal: the task has ended and was removed
         }

@@ -38,8 +38,8 @@ final class Failure {
     }
 
     /** Reads whether the task is still, or again, with this agent and free. */
-    private static void look(Agent agent, OwnedTask owned) {
-        Task task = agent.getTask(owned.taskId());
+    private static void look(Agent agent, OwnedTask owned) throws InterruptedException {
+        Task task = agent.readTask(owned.taskId());
         boolean isOurs = task.getOwnerId().equals(agent.id())
                 && task.getOpenHandoffId().isEmpty()
                 && !Tasks.FINAL.contains(task.getStatus());

@@ -141,7 +141,7 @@ final class Handover {
             return null;
         } catch (BatonException e) {
             if (DONE_OR_OVER.contains(e.reason())) {
-                return agent.getHandoff(wanted.handoffId());
+                return agent.readHandoff(wanted.handoffId());
             }
             // After a passing error the outcome is unknown, so the handoff stays open for resumeHandOver.
             if (!e.isPassing()) {
@@ -180,7 +180,7 @@ final class Handover {
         BatonException last = null;
         for (int attempt = 0; attempt < ATTEMPTS_MAX && !deadline.isOver(); attempt++) {
             try {
-                Handoff handoff = agent.getHandoff(handoffId);
+                Handoff handoff = agent.readHandoff(handoffId);
                 isStored = true;
                 if (!isOpen(handoff)) {
                     return goOnFrom(handoff);
@@ -235,7 +235,7 @@ final class Handover {
     private HandedOver look() throws InterruptedException {
         Handoff handoff;
         try {
-            handoff = agent.getHandoff(handoffId);
+            handoff = agent.readHandoff(handoffId);
         } catch (BatonException e) {
             if (!e.isPassing()) {
                 throw e;

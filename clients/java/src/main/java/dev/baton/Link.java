@@ -211,7 +211,11 @@ final class Link {
 
     private Session open() throws InterruptedException {
         Session opened = Session.open(
-                connection.forSession(), hello, events.delivered(), events.heartbeat(), scheduler);
+                Connection.interruptibly(connection::forSession),
+                hello,
+                events.delivered(),
+                events.heartbeat(),
+                scheduler);
         events.welcomed().accept(opened.welcome());
         int outstandingMax;
         synchronized (this) {

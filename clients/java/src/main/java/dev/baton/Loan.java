@@ -66,7 +66,7 @@ final class Loan {
      * has handed the task on since.
      */
     Outcome outcomeOfEarlier(HandedOver lent) throws InterruptedException {
-        Task task = agent.getTask(lent.taskId());
+        Task task = agent.readTask(lent.taskId());
         if (task.getLoansList().stream().noneMatch(loan -> loan.getHandoffId().equals(lent.handoffId()))) {
             for (TaskHop hop : task.getHopsList()) {
                 if (hop.getSenderId().equals(agent.id()) && hop.getEpoch() > lent.epoch()) {
@@ -151,7 +151,7 @@ final class Loan {
         boolean isEnd;
         try {
             isEnd = isReturned(lent, envelope.getEpoch());
-        } catch (RuntimeException e) {
+        } catch (InterruptedException | RuntimeException e) {
             results.put(delivery); // the dispatcher settles the rest
             throw e;
         }
@@ -172,18 +172,18 @@ final class Loan {
      * Whether a final status ended the loan. A status of a later epoch may have ended a further loan by the delegate,
      * which names this agent as a receiver too.
      */
-    private boolean isReturned(HandedOver lent, long endedAt) {
+    private boolean isReturned(HandedOver lent, long endedAt) throws InterruptedException {
         if (endedAt == lent.epoch()) {
             return true;
         }
-        Task task = agent.getTask(lent.taskId());
+        Task task = agent.readTask(lent.taskId());
         return task.getOwnerId().equals(agent.id()) && task.getEpoch() == endedAt + 1;
     }
 
     /** Returns the task if its loan has ended; otherwise null. At the deadline, a task that is not shown is taken back. */
-    private Task look(HandedOver lent, Deadline deadline) {
+    private Task look(HandedOver lent, Deadline deadline) throws InterruptedException {
         try {
-            Task task = agent.getTask(lent.taskId());
+            Task task = agent.readTask(lent.taskId());
             boolean isLent = task.getLoansList().stream().anyMatch(loan -> loan.getHandoffId().equals(lent.handoffId()));
             return !isLent && task.getEpoch() > lent.epoch() ? task : null;
         } catch (BatonException e) {
@@ -195,8 +195,8 @@ final class Loan {
     }
 
     /** Returns the end of the loan as the custody log has it. Throws {@link TaskRecalledException} without an outcome. */
-    private Outcome withoutNews(HandedOver lent, Task task) {
-        Returned returned = Returned.find(agent, lent, task);
+    private Outcome withoutNews(HandedOver lent, Task task) throws InterruptedException {
+        Returned returned = Connection.interruptibly(() -> Returned.find(agent, lent, task));
         if (returned != null && returned.reason() == null) {
             return returned.outcome();
         }
@@ -222,7 +222,7 @@ final class Loan {
         String handoffId = request.getMessageId();
         Handoff handoff;
         try {
-            handoff = agent.getHandoff(handoffId);
+            handoff = agent.readHandoff(handoffId);
         } catch (BatonException e) {
             if (e.isPassing()) {
                 throw e;
@@ -275,7 +275,7 @@ final class Loan {
         BatonException last = null;
         for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
             try {
-                Handoff handoff = agent.getHandoff(request.getMessageId());
+                Handoff handoff = agent.readHandoff(request.getMessageId());
                 if (handoff.getState() == HandoffState.HANDOFF_STATE_COMPLETED) {
                     TaskRecall recall = TaskRecall.newBuilder().setReasonText(text).build();
                     return agent.sendOwn(agent.envelope("", about, recall), deadline.leftAtMost(TAKE_BACK_TIME));

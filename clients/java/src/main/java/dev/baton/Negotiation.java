@@ -213,7 +213,7 @@ public final class Negotiation implements AutoCloseable {
 
     private void look() throws InterruptedException {
         try {
-            dev.baton.v1.Negotiation state = state();
+            dev.baton.v1.Negotiation state = Connection.interruptibly(this::state);
             if (state.getState() != NegotiationState.NEGOTIATION_STATE_OPEN) {
                 hearStanding(state);
                 closed = state;

@@ -168,9 +168,10 @@ public final class Negotiations {
     }
 
     /** Whether a negotiation takes offers; also if the broker cannot be asked now. */
-    boolean isOpen(String negotiationId) {
+    boolean isOpen(String negotiationId) throws InterruptedException {
         try {
-            return get(negotiationId).getState() == NegotiationState.NEGOTIATION_STATE_OPEN;
+            dev.baton.v1.Negotiation state = Connection.interruptibly(() -> get(negotiationId));
+            return state.getState() == NegotiationState.NEGOTIATION_STATE_OPEN;
         } catch (BatonException e) {
             return e.isPassing();
         }

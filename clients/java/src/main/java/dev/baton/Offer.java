@@ -241,16 +241,16 @@ public final class Offer {
     }
 
     /** Whether an earlier process of this agent accepted the handoff but did not ack its request. */
-    private boolean isAccepted() {
-        Handoff handoff = agent.getHandoff(handoffId);
+    private boolean isAccepted() throws InterruptedException {
+        Handoff handoff = agent.readHandoff(handoffId);
         return ACCEPTED.contains(handoff.getState()) && handoff.getCandidateId().equals(agent.id());
     }
 
     /** Throws if the handoff has ended or has another candidate although no mail said so. */
-    private void look() {
+    private void look() throws InterruptedException {
         Handoff handoff;
         try {
-            handoff = agent.getHandoff(handoffId);
+            handoff = agent.readHandoff(handoffId);
         } catch (BatonException e) {
             if (!e.isPassing()) {
                 throw e;

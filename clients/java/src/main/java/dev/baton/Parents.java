@@ -38,15 +38,17 @@ public final class Parents {
     }
 
     /** Returns the request with its parent, if it creates a task. */
-    static HandoffRequest named(Agent agent, Envelopes.About about, HandoffRequest request) {
+    static HandoffRequest named(Agent agent, Envelopes.About about, HandoffRequest request)
+            throws InterruptedException {
         if (!request.getParentTaskId().isEmpty() || about.epoch() > 1) {
             return request;
         }
-        return current()
-                .filter(parent -> parent.agent() == agent && !parent.taskId().equals(about.taskId()))
-                .filter(parent -> isNew(agent, about.taskId()))
-                .map(parent -> request.toBuilder().setParentTaskId(parent.taskId()).build())
-                .orElse(request);
+        Optional<OwnedTask> parent = current()
+                .filter(task -> task.agent() == agent && !task.taskId().equals(about.taskId()));
+        if (parent.isEmpty() || !isNew(agent, about.taskId())) {
+            return request;
+        }
+        return request.toBuilder().setParentTaskId(parent.get().taskId()).build();
     }
 
     /** Returns the creation of a task with its parent. */
@@ -62,9 +64,9 @@ public final class Parents {
     }
 
     /** Whether the broker does not know the task: the parent of a known one never changes. */
-    private static boolean isNew(Agent agent, String taskId) {
+    private static boolean isNew(Agent agent, String taskId) throws InterruptedException {
         try {
-            agent.getTask(taskId);
+            agent.readTask(taskId);
             return false;
         } catch (BatonException e) {
             return !e.isPassing();

@@ -119,9 +119,9 @@ public final class Question {
     }
 
     /** Returns the task, or null if the broker cannot be asked now. */
-    private static Task look(Agent agent, String taskId) {
+    private static Task look(Agent agent, String taskId) throws InterruptedException {
         try {
-            return agent.getTask(taskId);
+            return agent.readTask(taskId);
         } catch (BatonException e) {
             if (!e.isPassing()) {
                 throw e;

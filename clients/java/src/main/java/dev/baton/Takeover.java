@@ -121,17 +121,17 @@ public final class Takeover {
     }
 
     /** Returns the task if an earlier process completed the handoff and still owns it; otherwise throws the error. */
-    private OwnedTask ownedBefore(BatonException error) {
+    private OwnedTask ownedBefore(BatonException error) throws InterruptedException {
         if (!Handover.DONE_OR_OVER.contains(error.reason())) {
             throw error;
         }
-        Handoff handoff = agent.getHandoff(offer.handoffId());
+        Handoff handoff = agent.readHandoff(offer.handoffId());
         boolean isOurs = handoff.getState() == HandoffState.HANDOFF_STATE_COMPLETED
                 && handoff.getCandidateId().equals(agent.id());
         if (!isOurs) {
             throw error;
         }
-        Task task = agent.getTask(offer.taskId());
+        Task task = agent.readTask(offer.taskId());
         if (!task.getOwnerId().equals(agent.id()) || task.getEpoch() != offer.epoch() + 1) {
             throw error; // the task has changed hands or epoch since
         }

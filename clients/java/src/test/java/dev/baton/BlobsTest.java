@@ -26,13 +26,11 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Content that is too large for a message. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class BlobsTest {
     private static final int MIB = 1024 * 1024;
     private static final String TASK = "ticket-1";

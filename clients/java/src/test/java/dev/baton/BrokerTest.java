@@ -60,7 +60,6 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -68,7 +67,6 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /** Agents with a real broker. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class BrokerTest {
     private static final List<ContextSection> SECTIONS = List.of(
             Envelopes.jsonSection("task_description", "{\"title\": \"Router\"}"),
@@ -170,7 +168,7 @@ class BrokerTest {
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(broker.agent("bob").capacity(1).onHandoff(slow))) {
             Future<HandedOver> first = soon(() -> alice.handOver(bob.id(), "ticket-1", 1, request(), SECTIONS));
-            working.await();
+            RealBroker.await(working);
             Future<HandedOver> second = soon(() -> alice.handOver(bob.id(), "ticket-2", 1, request(), SECTIONS));
             RealBroker.until(
                     "the second waits",
@@ -330,7 +328,7 @@ class BrokerTest {
         try (Agent alice = begin(broker.agent("alice"))) {
             Agent first = begin(broker.agent("bob").key(key).onHandoff(hang));
             Future<HandedOver> handing = soon(() -> alice.handOver("bob", "ticket-1", 1, request(), SECTIONS));
-            working.await();
+            RealBroker.await(working);
             first.close(Duration.ofMillis(50));
             try (Agent second = begin(broker.agent("bob").key(key).onHandoff(BrokerTest::take))) {
                 assertEquals(second.id(), within(handing).ownerId());
@@ -386,7 +384,7 @@ class BrokerTest {
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(broker.agent("bob").onHandoff(slow).on(Info.class, read))) {
             Future<HandedOver> handing = soon(() -> alice.handOver(bob.id(), "ticket-1", 1, request(), SECTIONS));
-            accepted.await();
+            RealBroker.await(accepted);
             broker.kill();
             Future<Receipt> sending = soon(() -> alice.send(bob.id(), About.NOTHING, info("meanwhile")));
             broker.start();

@@ -8,25 +8,21 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Agents from the environment, and from the profiles that the command line writes. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class EnvironmentTest {
     @TempDir
     Path folder;
@@ -73,10 +69,7 @@ class EnvironmentTest {
         // Java would print that it has read it.
         builder.environment().remove("JDK_JAVA_OPTIONS");
         builder.environment().putAll(variables);
-        Process running = builder.start();
-        String text = new String(running.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
-        assertEquals(0, running.waitFor(), () -> Arrays.toString(command) + ": " + text);
-        return text.strip();
+        return RealBroker.run(builder).strip();
     }
 
     private void cli(String... arguments) throws Exception {

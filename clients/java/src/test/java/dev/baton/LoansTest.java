@@ -34,14 +34,12 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Lent tasks that come back: by a result, a recall, the loan timeout, or the end of the delegating call. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class LoansTest {
     private static final String TASK = "ticket-1";
     private static final HandoffRequest REQUEST =
@@ -155,10 +153,9 @@ class LoansTest {
         Worker worker = new Worker();
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(worker.of(broker.agent("bob")))) {
-            Thread lending = lend(alice, bob.id());
-            next(worker.owned);
+            Interruptible lending = lend(alice, bob.id());
+            lending.until("the loan", () -> !worker.owned.isEmpty());
             lending.interrupt();
-            lending.join();
             assertOwned(alice, 3);
             worker.isStopped(3);
         }
@@ -168,10 +165,9 @@ class LoansTest {
     void anInterruptedCallCancelsAnOpenHandoff() throws Exception {
         begin(broker.agent("bob")).close();
         try (Agent alice = begin(broker.agent("alice"))) {
-            Thread lending = lend(alice, "bob");
-            RealBroker.until("the request", () -> !alice.ownedTasks().isEmpty());
+            Interruptible lending = lend(alice, "bob");
+            lending.until("the request", () -> !alice.ownedTasks().isEmpty());
             lending.interrupt();
-            lending.join();
             assertOwned(alice, 1);
         }
     }
@@ -382,17 +378,8 @@ class LoansTest {
         }
     }
 
-    /** Lends the task in a thread that the test interrupts. */
-    private static Thread lend(Agent alice, String to) {
-        Thread lending = new Thread(() -> {
-            try {
-                alice.delegate(to, TASK, 1, REQUEST, SECTIONS);
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
-            }
-        });
-        lending.start();
-        return lending;
+    private static Interruptible lend(Agent alice, String to) {
+        return new Interruptible(() -> alice.delegate(to, TASK, 1, REQUEST, SECTIONS));
     }
 
     private static TaskStatusUpdate finished(String by) {

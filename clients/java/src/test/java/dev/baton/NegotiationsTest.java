@@ -26,13 +26,11 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Negotiations: offers, counter-offers, awards. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class NegotiationsTest {
     private static final Envelopes.About TASK = Envelopes.About.task("report-1", 1);
     private static final Envelopes.About NO_TASK = Envelopes.About.task("", 0);

@@ -37,13 +37,11 @@ import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Plans: a report from two calculations. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class PlansTest {
     private static final dev.baton.v1.Plan REPORT = plan()
             .setPlanId("report")

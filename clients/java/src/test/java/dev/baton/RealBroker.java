@@ -1,5 +1,8 @@
 package dev.baton;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assertions.fail;
 
 import com.google.gson.JsonArray;
@@ -11,13 +14,15 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
 /** A real broker as a process; BATON_BIN names the program. It can be killed and restarted on the same port. */
 final class RealBroker implements AutoCloseable {
-    /** The time limit of a wait for something that must happen. It only ends a test that hangs. */
-    static final long PATIENCE_SECONDS = 300;
+    /** The time limit of a wait for something that must happen, below that of a test. It only ends a test that hangs. */
+    static final long PATIENCE_SECONDS = 120;
     private static final String BATON = System.getenv("BATON_BIN");
 
     private final Path folder;
@@ -127,14 +132,35 @@ final class RealBroker implements AutoCloseable {
         List<String> whole = new ArrayList<>(List.of(BATON));
         whole.addAll(List.of(arguments));
         whole.addAll(List.of("--server", server, "--ca", ca().toString(), "--token", operatorToken()));
-        Process running = new ProcessBuilder(whole)
-                .redirectError(ProcessBuilder.Redirect.INHERIT)
-                .start();
+        return run(new ProcessBuilder(whole).redirectError(ProcessBuilder.Redirect.INHERIT));
+    }
+
+    /** Runs a command, which must succeed, and returns what it prints. */
+    static String run(ProcessBuilder command) throws Exception {
+        Process running = command.start();
+        limit(running);
         String text = new String(running.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
-        if (running.waitFor() != 0) {
-            fail(String.join(" ", arguments) + " ended with " + running.exitValue());
-        }
+        assertEquals(0, running.waitFor(), () -> command.command() + ": " + text);
         return text;
+    }
+
+    /** Kills a process that runs for longer than the patience, so that its output ends. */
+    static void limit(Process running) {
+        running.onExit()
+                .orTimeout(PATIENCE_SECONDS, TimeUnit.SECONDS)
+                .whenComplete((ended, late) -> running.destroyForcibly());
+    }
+
+    /** Waits for a latch. */
+    static void await(CountDownLatch latch) throws InterruptedException {
+        assertTrue(latch.await(PATIENCE_SECONDS, TimeUnit.SECONDS), "not in time");
+    }
+
+    /** Waits for the next element of a queue. */
+    static <A> A next(BlockingQueue<A> queue) throws InterruptedException {
+        A next = queue.poll(PATIENCE_SECONDS, TimeUnit.SECONDS);
+        assertNotNull(next, "nothing came");
+        return next;
     }
 
     static void until(String what, Callable<Boolean> holds) throws Exception {

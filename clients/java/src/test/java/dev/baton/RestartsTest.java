@@ -33,7 +33,6 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
-import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -43,7 +42,6 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -51,7 +49,6 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 /** Agents killed at every step of a handoff: the next process continues without any memory. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class RestartsTest {
     private static final Set<TaskStatus> FINAL = Set.of(
             TaskStatus.TASK_STATUS_COMPLETED, TaskStatus.TASK_STATUS_FAILED, TaskStatus.TASK_STATUS_CANCELED);
@@ -254,18 +251,9 @@ class RestartsTest {
     @Test
     void aCallerThatIsInterruptedLeavesTheHandoffToAResume() throws Exception {
         try (Agent alice = living("alice").connect()) {
-            CountDownLatch interrupted = new CountDownLatch(1);
-            Thread handing = new Thread(() -> {
-                try {
-                    alice.handOver("bob", TASK, 1, REQUEST, SECTIONS);
-                } catch (InterruptedException e) {
-                    interrupted.countDown();
-                }
-            });
-            handing.start();
-            RealBroker.until("the request", () -> !alice.ownedTasks().isEmpty());
+            Interruptible handing = new Interruptible(() -> alice.handOver("bob", TASK, 1, REQUEST, SECTIONS));
+            handing.until("the request", () -> !alice.ownedTasks().isEmpty());
             handing.interrupt();
-            assertTrue(interrupted.await(PATIENCE_SECONDS, TimeUnit.SECONDS));
             try (Agent bob = living("bob").onHandoff(this::take).connect()) {
                 String handoffId = handoffOf(alice);
                 assertEquals(bob.id(), within(() -> alice.resumeHandOver(handoffId, SECTIONS)).ownerId());
@@ -309,6 +297,7 @@ class RestartsTest {
                         step.name())
                 .redirectError(ProcessBuilder.Redirect.appendTo(folder.resolve("mortal.log").toFile()))
                 .start();
+        RealBroker.limit(process);
         try (BufferedReader out =
                 new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8))) {
             assertEquals("there", out.readLine());

@@ -18,11 +18,9 @@ import java.util.concurrent.LinkedBlockingQueue;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The tasks of an earlier process, against a scripted broker. */
-@Timeout(600)
 final class ResumeTest {
     @TempDir
     Path folder;

@@ -33,13 +33,11 @@ import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** A graph in which a triage chooses between billing and support, and its runs. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class RoutingTest {
     private static final Duration PATIENCE = Duration.ofSeconds(PATIENCE_SECONDS);
     private static final Graph GRAPH = Graph.newBuilder()

@@ -10,13 +10,11 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.concurrent.Callable;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Schemas, and data that is checked against them. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class SchemasTest {
     private static final String TEXT = "{\"type\":\"object\",\"properties\":{\"router\":{\"type\":\"integer\"}}}";
 

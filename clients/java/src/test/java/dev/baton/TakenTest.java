@@ -32,13 +32,11 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Tasks that the broker takes from a silent owner, or cancels, against a scripted broker. */
-@Timeout(600)
 final class TakenTest {
     private static final String TASK = "task-1";
     private static final HandoffRequest REQUEST =

@@ -25,13 +25,11 @@ import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Threads: a conversation that changes its persona at step boundaries. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class ThreadsTest {
     private static final CreateThreadRequest SUPPORT =
             CreateThreadRequest.newBuilder().setBaseSpecId("router").build();

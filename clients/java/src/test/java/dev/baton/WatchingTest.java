@@ -66,7 +66,7 @@ final class WatchingTest {
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(broker.agent("bob").onHandoff(offer -> owned.add(offer.accept().complete())))) {
             HandedOver handed = alice.handOver(bob.id(), TASK, 1, REQUEST, SECTIONS);
-            OwnedTask task = owned.take();
+            OwnedTask task = RealBroker.next(owned);
             var all = ListHandoffsRequest.newBuilder().setTaskId(TASK).build();
             assertEquals(handed.handoffId(), alice.handoffs().list(all).get(0).getHandoffId());
             var bobs = ListTasksRequest.newBuilder().setOwnerId(bob.id()).build();
@@ -166,7 +166,7 @@ final class WatchingTest {
                     "STALE_EPOCH",
                     assertThrows(BatonException.class, () -> olga.tasks().reassign(TASK, 1, carol.id(), "")).reason());
             assertEquals(3, olga.tasks().reassign(TASK, 2, carol.id(), "bob is ill").getTask().getEpoch());
-            assertEquals(TASK, took.take());
+            assertEquals(TASK, RealBroker.next(took));
 
             alice.send(bob.id(), Envelopes.About.NOTHING, Info.newBuilder().setText("one").build());
             alice.send(bob.id(), Envelopes.About.NOTHING, Info.newBuilder().setText("two").build());

@@ -32,13 +32,11 @@ import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The entries of a workspace: appended, listed, followed, waited for and verified. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(600)
 class WorkspacesTest {
     private static final Duration PATIENCE = Duration.ofSeconds(PATIENCE_SECONDS);
     private static final ListEntriesRequest ALL = ListEntriesRequest.getDefaultInstance();

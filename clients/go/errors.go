@@ -83,6 +83,10 @@ var (
 
 // errorOf converts the error of a failed call. An error that the caller's own context caused stays as it is.
 func errorOf(ctx context.Context, err error) error {
+	// The broker ends a call at the same deadline, and its answer may come before the context's own timer.
+	if deadline, has := ctx.Deadline(); has && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -265,6 +265,9 @@ func (o *Offer) Accept(ctx context.Context, accept *v1.HandoffAccept) (*Takeover
 	}
 	if request != nil {
 		if _, err := o.agent.Accept(ctx, request, accept); err != nil && !o.isAcceptedBefore(ctx, err) {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx) // whether it was accepted before is not known
+			}
 			return nil, o.why(err)
 		}
 		o.answered(ctx, request)

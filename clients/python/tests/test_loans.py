@@ -148,6 +148,27 @@ async def test_a_cancelled_call_cancels_an_open_handoff(broker):
         await is_owned(alice, 1)
 
 
+async def test_a_call_that_is_cancelled_at_its_time_limit_takes_back_all_the_same(broker, monkeypatch):
+    async with broker.agent("alice") as alice, broker.agent("bob") as bob:
+        await alice.register()
+        await bob.register()
+        await alice.connect()
+        looking, get_handoff = asyncio.Event(), alice.get_handoff
+
+        async def first_look(_):
+            monkeypatch.setattr(alice, "get_handoff", get_handoff)
+            looking.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(alice, "get_handoff", first_look)
+        lending = asyncio.create_task(alice.delegate("bob", TASK, REQUEST, SECTIONS, timeout=SECOND))
+        await within(looking.wait())
+        lending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(lending)
+        await is_owned(alice, 1)
+
+
 async def test_a_recall_ends_the_call_and_a_second_one_is_refused(broker):
     async with broker.agent("alice") as alice, broker.agent("bob") as bob:
         worker = Worker(bob)

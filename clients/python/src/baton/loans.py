@@ -518,18 +518,19 @@ class Loans(Handoffs, Watching):
         task_id, epoch = envelope.task_id, envelope.epoch
         with self._dispatcher.results(task_id, epoch + 1, envelope.message_id) as results:
             try:
-                async with asyncio.timeout(terms.limit.total_seconds()) as clock:
-                    handed = await self._hand_over(made, sections, on_view)
-                    async with self._progress_of(handed, on_progress):
-                        with by_limit(*of_limit):
-                            return await outcome(self, results, handed)
-            except TimeoutError:
-                if not clock.expired():
-                    raise
+                try:
+                    async with asyncio.timeout(terms.limit.total_seconds()) as clock:
+                        handed = await self._hand_over(made, sections, on_view)
+                        async with self._progress_of(handed, on_progress):
+                            with by_limit(*of_limit):
+                                return await outcome(self, results, handed)
+                except TimeoutError:
+                    if not clock.expired():
+                        raise
+                # A loan that has ended by now without news has ended by the limit.
+                with by_limit(*of_limit, RecallReason.RECALL):
+                    return await end_at_deadline(self, results, envelope)
             except asyncio.CancelledError:
                 if take_back_on_cancel:
                     await take_back_of_cancelled(self, envelope)
                 raise
-            # A loan that has ended by now without news has ended by the limit.
-            with by_limit(*of_limit, RecallReason.RECALL):
-                return await end_at_deadline(self, results, envelope)

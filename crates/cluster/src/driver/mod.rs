@@ -33,7 +33,11 @@ use tokio::{
     time::timeout,
 };
 
-use self::{applier::Applier, commit_log::TermLog, names::Names};
+use self::{
+    applier::Applier,
+    commit_log::TermLog,
+    names::{About, Names},
+};
 use crate::{
     entry::{Chain, Hash, Position},
     figures::Figures,
@@ -42,7 +46,7 @@ use crate::{
     log::{AppendError, ReadError, Unavailable, WriteError},
     member::{Action, Config, Divergence, Ending, Event, Leave, Member, PeerPosition, ProposeError, Role},
     settings::{Engine, LogAddress},
-    view::{Leader, View},
+    view::{self, Leader, View},
 };
 
 /// The time after which the outcome of a call is unknown.
@@ -76,6 +80,13 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Takes the times of appends.
     pub figures: Arc<Figures>,
+}
+
+impl Options {
+    fn about(&self) -> About {
+        let Self { member, configuration, clock, .. } = self;
+        About { config: member.clone(), configuration: configuration.clone(), clock: clock.clone() }
+    }
 }
 
 /// The other brokers, over the network.
@@ -329,7 +340,10 @@ async fn open(options: &Options) -> Result<(Engine, Names), StartError> {
         return Err(StartError::Unsafe(settings.unsafe_ones));
     }
     let names = loop {
-        match Names::take(&options.member, engine.register.clone()).await {
+        // Peers count on it from now on, so it has what the checkpoint has.
+        let (chain, flushed_upto) = (chain_of(options.replica.end()), options.replica.flushed_upto());
+        let value = options.about().value(view::Role::Following, chain, flushed_upto);
+        match Names::take(value, engine.register.clone()).await {
             Ok(names) => break names,
             Err(error) => again(error).await,
         }
@@ -378,11 +392,12 @@ impl Driver {
         engine: Engine,
         names: Names,
     ) -> std::io::Result<(Self, Handle, mpsc::UnboundedReceiver<Term>)> {
-        let Options { member: config, replica, peers, clock, log_keep, configuration, .. } = options;
+        let about = options.about();
+        let Options { member: config, replica, peers, log_keep, .. } = options;
         let began = Moment::now();
         let (chain, known) = (chain_of(replica.end()), chain_of(replica.known()));
         let interval = MEMBER_INTERVAL.min(config.lease);
-        let (name, lease) = (config.broker.clone(), config.clone());
+        let name = config.broker.clone();
         let mut member = Member::new(config, chain, Duration::ZERO).having_known(known);
         if !names.is_new() {
             // A living process with this name shows itself in this time.
@@ -397,11 +412,9 @@ impl Driver {
         let handle = Handle { inputs: input.clone(), view: seen.clone(), ended: has_ended };
         let keeper = names::Keeper {
             names: names.clone(),
-            config: lease,
+            about,
             interval,
             log_keep,
-            configuration,
-            clock,
             began,
             view: seen,
             handle: handle.clone(),

@@ -34,6 +34,35 @@ pub(super) struct Names {
     value: Mutex<MemberValue>,
 }
 
+/// What a member says of itself, beside its place in the log.
+pub(super) struct About {
+    pub(super) config: Config,
+    pub(super) configuration: Bytes,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl About {
+    /// The value of a member with this role, whose tables have the log up to `chain`.
+    pub(super) fn value(&self, role: Role, chain: Chain, flushed_upto: Position) -> MemberValue {
+        let config = &self.config;
+        MemberValue {
+            broker: config.broker.clone(),
+            process: config.process.clone(),
+            peer_address: config.peer_address.clone(),
+            version: config.version.clone(),
+            level: config.expected.level.into(),
+            role: role.name().into(),
+            term: chain.term,
+            position: chain.position,
+            hash: Bytes::copy_from_slice(&chain.hash.0),
+            flushed_upto,
+            clock_ms: u64::try_from(self.clock.now().unix_milliseconds()).unwrap_or(0),
+            configuration: self.configuration.clone(),
+            forgotten: false,
+        }
+    }
+}
+
 /// What a write of the own value found.
 #[derive(Debug, PartialEq, Eq)]
 enum Written {
@@ -43,24 +72,15 @@ enum Written {
 }
 
 impl Names {
-    /// Takes the name of a member for this process.
-    pub(super) async fn take(config: &Config, register: Arc<dyn Register>) -> Result<Self, Unavailable> {
-        let found = read(&*register, &config.broker).await?;
-        let is_living = |value: &MemberValue| value.process != config.process && value.role != Role::Leaving.name();
-        let is_new = found.as_ref().is_none_or(|(_, value)| value.as_ref().is_none_or(|value| !is_living(value)));
-        let value = MemberValue {
-            broker: config.broker.clone(),
-            process: config.process.clone(),
-            peer_address: config.peer_address.clone(),
-            version: config.version.clone(),
-            level: config.expected.level.into(),
-            role: Role::Following.name().into(),
-            ..MemberValue::default()
-        };
+    /// Takes the name of a member for the process of this value, which the register then has.
+    pub(super) async fn take(value: MemberValue, register: Arc<dyn Register>) -> Result<Self, Unavailable> {
+        let found = read(&*register, &value.broker).await?;
+        let is_living = |found: &MemberValue| found.process != value.process && found.role != Role::Leaving.name();
+        let is_new = found.as_ref().is_none_or(|(_, found)| found.as_ref().is_none_or(|found| !is_living(found)));
         let names = Self {
             register,
-            broker: config.broker.clone(),
-            process: config.process.clone(),
+            broker: value.broker.clone(),
+            process: value.process.clone(),
             is_new,
             version: Mutex::new(found.map(|(version, _)| version)),
             value: Mutex::new(value.clone()),
@@ -152,11 +172,9 @@ async fn all(register: &dyn Register) -> Result<Vec<(Version, MemberValue)>, Una
 /// Keeps the own value fresh, and trims the log while this broker leads.
 pub(super) struct Keeper {
     pub(super) names: Arc<Names>,
-    pub(super) config: Config,
+    pub(super) about: About,
     pub(super) interval: Duration,
     pub(super) log_keep: Duration,
-    pub(super) configuration: Bytes,
-    pub(super) clock: Arc<dyn Clock>,
     pub(super) began: Moment,
     pub(super) view: watch::Receiver<View>,
     pub(super) handle: Handle,
@@ -191,7 +209,7 @@ impl Keeper {
                 Ok(Written::Foreign) => {
                     written_at = now;
                     tracing::error!(
-                        broker = self.config.broker,
+                        broker = self.names.broker,
                         "another process was started with the name of this broker"
                     );
                 }
@@ -210,21 +228,8 @@ impl Keeper {
 
     async fn value(&self) -> MemberValue {
         let chain = self.handle.chain().await.unwrap_or(Chain::EMPTY);
-        MemberValue {
-            broker: self.config.broker.clone(),
-            process: self.config.process.clone(),
-            peer_address: self.config.peer_address.clone(),
-            version: self.config.version.clone(),
-            level: self.config.expected.level.into(),
-            role: self.view.borrow().role.name().into(),
-            term: chain.term,
-            position: chain.position,
-            hash: Bytes::copy_from_slice(&chain.hash.0),
-            flushed_upto: self.replica.flushed_upto(),
-            clock_ms: u64::try_from(self.clock.now().unix_milliseconds()).unwrap_or(0),
-            configuration: self.configuration.clone(),
-            forgotten: false,
-        }
+        let role = self.view.borrow().role;
+        self.about.value(role, chain, self.replica.flushed_upto())
     }
 
     /// Lets the log drop what all members have on their disks. A member that was silent for `log_keep` does not count.

@@ -19,7 +19,7 @@ use baton_store::{Change, CommitError, Key, OpenError, Outgoing, Record, Table, 
 use super::*;
 use crate::{
     entry::{ChainKey, Expected},
-    view,
+    member_value::{MemberValue, name_of},
 };
 
 const LEASE: Duration = Duration::from_millis(400);
@@ -38,8 +38,14 @@ async fn try_start(folder: &Path, log: &Path, broker: &str) -> Result<Broker, St
 }
 
 async fn start_beside(folder: &Path, log: &Path, broker: &str, peers: Arc<dyn Peers>) -> Result<Broker, StartError> {
-    let replica = Arc::new(Replica::open(&folder.join(broker), &CLUSTER).unwrap());
-    let options = Options {
+    let options = options(folder, log, broker, peers);
+    let replica = Arc::downgrade(&options.replica);
+    let (handle, terms) = start(options, std::future::pending()).await?;
+    Ok(Broker { handle, terms, replica })
+}
+
+fn options(folder: &Path, log: &Path, broker: &str, peers: Arc<dyn Peers>) -> Options {
+    Options {
         member: Config {
             broker: broker.into(),
             process: Bytes::copy_from_slice(&SystemIds.random()),
@@ -57,14 +63,12 @@ async fn start_beside(folder: &Path, log: &Path, broker: &str, peers: Arc<dyn Pe
         name: "test".into(),
         log: LogAddress::Directory(log.into()),
         log_keep: Duration::from_secs(3600),
-        replica: replica.clone(),
-        configuration: Bytes::new(),
+        replica: Arc::new(Replica::open(&folder.join(broker), &CLUSTER).unwrap()),
+        configuration: Bytes::from_static(b"configuration"),
         peers,
         clock: Arc::new(SystemClock),
         figures: Arc::default(),
-    };
-    let (handle, terms) = start(options, std::future::pending()).await?;
-    Ok(Broker { handle, terms, replica: Arc::downgrade(&replica) })
+    }
 }
 
 async fn started(folder: &Path, broker: &str) -> Broker {
@@ -91,10 +95,27 @@ impl Broker {
         within(what, self.handle.view().wait_for(|view| holds(view))).await.unwrap();
     }
 
+    /// Ends a leader.
+    async fn leaves(self) {
+        self.handle.stop();
+        self.handle.service_ended();
+        within("it ends", self.handle.ended()).await;
+    }
+
     async fn stops(self) -> Ended {
         self.handle.stop();
         within("it ends", self.handle.ended()).await
     }
+}
+
+/// Waits for the thread of the lease, which has the folder a moment longer.
+async fn is_free(folder: &Path, broker: &str) {
+    within("the folder is free", async {
+        while let Err(OpenError::InUse { .. }) = Replica::open(&folder.join(broker), &CLUSTER) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
 }
 
 fn key(name: &str) -> Key {
@@ -166,18 +187,41 @@ async fn a_start_reads_what_its_checkpoint_lacks_from_the_log() {
             term.store.give_space_back();
         }
         drop(term);
-        broker.handle.stop();
-        broker.handle.service_ended();
-        within("it ends", broker.handle.ended()).await;
-        drop(broker);
-        // The thread of the lease has the folder a moment longer.
-        within("the folder is free", async {
-            while let Err(OpenError::InUse { .. }) = Replica::open(&folder.path().join("b1"), &CLUSTER) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await;
+        broker.leaves().await;
+        is_free(folder.path(), "b1").await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_says_in_the_register_what_its_checkpoint_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = started(folder.path(), "b1").await;
+    let term = broker.leads().await;
+    commit(&term, "a").await.unwrap();
+    term.store.give_space_back();
+    let replica = broker.replica.upgrade().unwrap();
+    within("the checkpoint is written", async {
+        while replica.flushed_upto() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let checkpoint = chain_of(replica.end());
+    drop(replica);
+    commit(&term, "b").await.unwrap();
+    drop(term);
+    broker.leaves().await;
+    is_free(folder.path(), "b1").await;
+    // The driver does not run yet: the value is that of the start.
+    let options = options(folder.path(), &folder.path().join("log"), "b1", Arc::new(NoPeers));
+    let (engine, _names) = open(&options).await.unwrap();
+    let (_, found) = engine.register.read(&name_of("b1")).await.unwrap().unwrap();
+    let value = MemberValue::parse(&found).unwrap();
+    assert_eq!((value.process, value.role.as_str()), (options.member.process, "following"));
+    assert_eq!((value.position, value.flushed_upto, value.term), (2, 2, 1));
+    assert_eq!((value.position, &value.hash[..]), (checkpoint.position, &checkpoint.hash.0[..]));
+    assert_eq!(&value.configuration[..], b"configuration", "status finds no difference");
+    assert!(value.clock_ms > 1_600_000_000_000, "milliseconds since 1970");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -103,6 +103,14 @@ impl Entries {
         }
     }
 
+    fn entry_bytes_max(&self) -> usize {
+        match self {
+            Self::Own(log) => log.entry_bytes_max(),
+            Self::Followed(_) => usize::MAX, // it takes no group
+            Self::Led(log) => log.entry_bytes_max(),
+        }
+    }
+
     /// A shared log is trimmed by its cluster.
     fn trim(&mut self, before: Position) -> std::io::Result<()> {
         match self {
@@ -473,6 +481,10 @@ impl Store for EmbeddedStore {
 
     fn has_failed(&self) -> bool {
         self.failures.is_poisoned() || self.is_deposed.load(Ordering::Acquire)
+    }
+
+    fn group_bytes_max(&self) -> usize {
+        self.log.lock().expect("no holder panics").entries.entry_bytes_max()
     }
 
     fn size_bytes(&self) -> Option<u64> {

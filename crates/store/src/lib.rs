@@ -154,6 +154,14 @@ pub struct Change {
     pub writes: Vec<Write>,
 }
 
+impl Write {
+    /// Its bytes in a group, before compression.
+    pub fn bytes(&self) -> usize {
+        let value = self.record.as_ref().map_or(0, |record| record.value.len());
+        record_codec::WRITE_HEAD + self.key.key.len() + value
+    }
+}
+
 /// A change was not applied: another change altered the record first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the record {:?} of table {} has revision {found:?}, not {expected:?}", key.key, key.table.name())]
@@ -274,6 +282,12 @@ pub trait Store: Send + Sync + 'static {
     /// turn comes, so later changes see earlier ones. The result has one entry per change. On `Ok`, every applied
     /// change is durable; the whole group takes one sync.
     fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError>;
+
+    /// The most bytes of a group: its keys and values, and some 20 for each write. A larger one may be refused, and changes
+    /// nothing then.
+    fn group_bytes_max(&self) -> usize {
+        usize::MAX
+    }
 
     /// The size of the store, in bytes; `None` while a compaction is running or requested.
     fn size_bytes(&self) -> Option<u64>;

@@ -29,7 +29,7 @@ use super::{Key, KeyBytes, Record, Table, Write, wal::BUFFER_BYTES_MAX};
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
 /// The bytes of a write in an entry, without its key and its value.
-const WRITE_HEAD: usize = 17;
+pub(super) const WRITE_HEAD: usize = 17;
 
 pub(super) fn encode_record(table: Table, key: &[u8], record: &Record) -> Bytes {
     let mut stored = Vec::with_capacity(RECORD_HEAD + record.value.len());
@@ -96,10 +96,9 @@ impl EntryEncoder {
 
 /// Replaces the content of `stored` by writes.
 fn put_writes(writes: &[Write], stored: &mut Vec<u8>) {
-    let value = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
     stored.clear();
     stored.shrink_to(BUFFER_BYTES_MAX);
-    stored.reserve(writes.iter().map(|write| WRITE_HEAD + write.key.key.len() + value(write)).sum());
+    stored.reserve(writes.iter().map(Write::bytes).sum());
     for Write { key, record, .. } in writes {
         stored.push(key.table as u8);
         put_bytes(stored, &key.key);

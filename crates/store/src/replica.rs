@@ -146,9 +146,10 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::{
-        AppendError, Change, CommitError, Link, Order, Table,
+        AppendError, Change, CommitError, Key, Link, Order, Record, Table, Write,
         conformance::{self, put},
         layout::{CLUSTER_FILE, MARK_FILE},
+        record_codec::EntryEncoder,
     };
 
     pub(crate) const CLUSTER: [u8; 16] = [7; 16];
@@ -179,6 +180,9 @@ pub(crate) mod tests {
         }
     }
 
+    /// The largest entry of [`Shared`].
+    const ENTRY_BYTES_MAX: usize = 64 * 1024;
+
     /// The log as a leader sees it.
     struct Led {
         log: Shared,
@@ -190,6 +194,9 @@ pub(crate) mod tests {
             if after != self.log.end() {
                 return Err(AppendError::Deposed);
             }
+            if entry.len() > ENTRY_BYTES_MAX {
+                return Err(AppendError::TooLarge { bytes: entry.len(), bytes_max: ENTRY_BYTES_MAX });
+            }
             self.log.0.lock().unwrap().insert(after + 1, Bytes::copy_from_slice(entry));
             self.end = mark(after + 1);
             Ok(self.end)
@@ -200,7 +207,7 @@ pub(crate) mod tests {
         }
 
         fn entry_bytes_max(&self) -> usize {
-            1024 * 1024
+            ENTRY_BYTES_MAX
         }
     }
 
@@ -260,6 +267,46 @@ pub(crate) mod tests {
         replica.apply(mark(1), None).unwrap();
         log.led_by(&replica).commit(group("b")).unwrap();
         assert_eq!(keys(&replica), ["b"], "a later term begins anew");
+    }
+
+    /// A group whose entry has this many bytes: its value is random, so that compression finds nothing.
+    fn group_of(bytes: usize) -> Vec<Change> {
+        let mut random = 1_u64;
+        let mut draw = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 56) as u8
+        };
+        let value: Bytes = std::iter::repeat_with(&mut draw).take(bytes).collect();
+        let write = |length: usize| Write {
+            key: Key { table: Table::Tasks, key: b"large".as_slice().into() },
+            record: Some(Record { revision: 1, value: value.slice(..length) }),
+            is_new: false,
+        };
+        let stored = |length: usize| EntryEncoder::default().encode(&[write(length)]).0.len();
+        let length = (0..=bytes).rev().find(|length| stored(*length) <= bytes).unwrap();
+        assert_eq!(stored(length), bytes);
+        vec![Change { expectations: Vec::new(), writes: vec![write(length)] }]
+    }
+
+    #[test]
+    fn a_group_that_the_log_does_not_take_changes_nothing_and_the_next_one_is_taken() {
+        let (log, folder) = (Shared::default(), folder());
+        let replica = Replica::open(folder.path(), &CLUSTER).unwrap();
+        let store = log.led_by(&replica);
+        assert_eq!(store.group_bytes_max(), ENTRY_BYTES_MAX);
+        store.commit(group_of(ENTRY_BYTES_MAX - 1)).unwrap();
+        store.commit(group_of(ENTRY_BYTES_MAX)).unwrap();
+        let before = store.get(&Key { table: Table::Tasks, key: b"large".as_slice().into() }).unwrap().unwrap();
+        let refused = store.commit(group_of(ENTRY_BYTES_MAX + 1)).unwrap_err();
+        assert!(
+            matches!(refused, CommitError::Engine { .. }) && refused.to_string().contains("too large"),
+            "{refused}"
+        );
+        let after = store.get(&Key { table: Table::Tasks, key: b"large".as_slice().into() }).unwrap().unwrap();
+        assert_eq!((after, log.end(), store.has_failed()), (before, 2, false));
+        store.recover().unwrap();
+        store.commit(group("a")).unwrap();
+        assert_eq!(keys(&replica), ["a", "large"]);
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub(super) struct CommitBatch {
     /// The work in the batch so far: the records that it writes, those that it has read to change them, and each further
     /// [`WORK_BYTES`] of the written ones. A unit takes the engine's thread about 5 µs, with its part of the commit.
     pub(super) work: usize,
-    /// The bytes of the records that it writes.
+    /// The bytes of its writes.
     pub(super) bytes: usize,
     /// Whether an operator asks for the command in hand: each of its changes has an entry in the audit log.
     pub(super) is_of_operator: bool,
@@ -175,10 +175,9 @@ impl CommitBatch {
 
     /// Adds a change to the batch.
     pub(super) fn push(&mut self, change: Change) {
-        let bytes = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
-        let written = change.writes.iter().map(|write| 1 + bytes(write) / WORK_BYTES).sum::<usize>();
-        self.work += written + change.expectations.len();
-        self.bytes += change.writes.iter().map(bytes).sum::<usize>();
+        let work = |write: &Write| 1 + write.record.as_ref().map_or(0, |record| record.value.len()) / WORK_BYTES;
+        self.work += change.writes.iter().map(work).sum::<usize>() + change.expectations.len();
+        self.bytes += change.writes.iter().map(Write::bytes).sum::<usize>();
         self.changes.push(change);
     }
 
@@ -231,5 +230,144 @@ impl CommitBatch {
     pub(super) fn refusals(self, error: &Refused) -> impl Iterator<Item = Output> {
         let answers = self.replies.into_iter().filter_map(|pending| pending.refusal(error));
         answers.chain(self.watches.into_iter().map(|(_, watcher)| watcher.output(Err(error.clone()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::super::{Command, Engine, PARTS_OF_A_GROUP};
+    use crate::{
+        BrokerIdentity, Resources, Settings, Signer,
+        envelope::keys::PrivateKey,
+        ids::{KeyId, SystemIds},
+        proto::v1::AuditAction,
+        records::{AuditAct, AuditHead},
+        store::{AppendError, CommitLog, Link, Mark, Position, Replica, Store},
+        time::{Clock as _, SystemClock, Timestamp},
+    };
+
+    /// A shared log that takes entries up to a limit. Keeps the bytes of each.
+    #[derive(Clone)]
+    struct SmallLog {
+        entries: Arc<Mutex<Vec<usize>>>,
+        bytes_max: usize,
+    }
+
+    impl CommitLog for SmallLog {
+        fn append(&mut self, after: Position, entry: &[u8]) -> Result<Mark, AppendError> {
+            assert_eq!(after, self.end().position);
+            if entry.len() > self.bytes_max {
+                return Err(AppendError::TooLarge { bytes: entry.len(), bytes_max: self.bytes_max });
+            }
+            self.entries.lock().unwrap().push(entry.len());
+            Ok(self.end())
+        }
+
+        fn end(&self) -> Mark {
+            let position = self.entries.lock().unwrap().len() as Position;
+            let link = Link { hash: [0; 32], term: 1, level: 1 };
+            Mark { position, link: (position > 0).then_some(link) }
+        }
+
+        fn entry_bytes_max(&self) -> usize {
+            self.bytes_max
+        }
+    }
+
+    /// An engine of a leader whose shared log takes entries up to this limit.
+    struct Leader {
+        engine: Engine,
+        store: Arc<dyn Store>,
+        log: SmallLog,
+        now: Timestamp,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Leader {
+        fn over(bytes_max: usize) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let log = SmallLog { entries: Arc::default(), bytes_max };
+            let store = Replica::open(&folder.path().join("store"), &[7; 16]).unwrap().lead(Box::new(log.clone()));
+            let identity = BrokerIdentity {
+                key_id: KeyId::parse("k1").unwrap(),
+                key: PrivateKey::from_seed(&[1; 32]),
+                coordinator: Signer::new(PrivateKey::from_seed(&[77; 32])),
+            };
+            let (settings, resources) = (Arc::new(Settings::default()), Resources::default());
+            let now = SystemClock.now();
+            let engine = Engine::open(store.clone(), identity, settings, resources, Arc::new(SystemIds), now).unwrap();
+            let mut own = Self { engine, store, log, now, _folder: folder };
+            own.engine.finish(now);
+            own
+        }
+
+        /// Adds an entry of the audit log with this many bytes, which compression does not make shorter.
+        fn note(&mut self, bytes: usize) {
+            let mut random = bytes as u64;
+            let mut draw = || {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                char::from_digit((random >> 59) as u32, 36).unwrap()
+            };
+            let act = AuditAct {
+                actor: "the broker".to_owned(),
+                action: AuditAction::PolicyLoaded,
+                subject: String::new(),
+                details: std::iter::repeat_with(&mut draw).take(bytes).collect(),
+            };
+            self.engine.handle(Command::Note { act }, self.now);
+        }
+
+        fn acts(&self) -> u64 {
+            let stored = self.store.get(&AuditHead::key()).unwrap();
+            stored.map_or(0, |stored| AuditHead::decode(&stored.value).unwrap().kept())
+        }
+    }
+
+    #[test]
+    fn a_batch_takes_commands_up_to_a_quarter_of_the_largest_entry() {
+        let mut leader = Leader::over(1024 * 1024);
+        leader.note(1000);
+        let bytes = leader.engine.batch.bytes;
+        assert!(bytes > 1000, "{bytes}");
+        for (quarter, takes_more) in [(bytes + 1, true), (bytes, false), (bytes - 1, false)] {
+            let mut leader = Leader::over(quarter * PARTS_OF_A_GROUP);
+            leader.note(1000);
+            assert_eq!((leader.engine.batch.bytes, leader.engine.has_room()), (bytes, takes_more), "{quarter}");
+        }
+    }
+
+    #[test]
+    fn many_commands_go_into_entries_that_the_log_takes() {
+        let mut leader = Leader::over(64 * 1024);
+        let (mut left, before) = (200, leader.acts());
+        while left > 0 {
+            while left > 0 && leader.engine.has_room() {
+                leader.note(1000);
+                left -= 1;
+            }
+            leader.engine.finish(leader.now);
+            assert!(!leader.engine.has_failed());
+        }
+        let entries = leader.log.entries.lock().unwrap().clone();
+        assert_eq!(leader.acts() - before, 200);
+        assert!(entries.iter().all(|bytes| *bytes < 32 * 1024) && entries.len() > 5, "{entries:?}");
+    }
+
+    #[test]
+    fn a_command_that_is_larger_than_an_entry_is_refused_and_the_broker_goes_on() {
+        let mut leader = Leader::over(64 * 1024);
+        let (before, entries) = (leader.acts(), leader.log.entries.lock().unwrap().len());
+        leader.note(128 * 1024);
+        leader.engine.finish(leader.now);
+        assert!(leader.engine.has_failed());
+        assert_eq!((leader.acts(), leader.log.entries.lock().unwrap().len()), (before, entries));
+        leader.engine.recover(leader.now).unwrap();
+        leader.engine.finish(leader.now);
+        leader.note(1000);
+        leader.engine.finish(leader.now);
+        assert!(!leader.engine.has_failed());
+        assert_eq!(leader.acts(), before + 1);
     }
 }

@@ -121,6 +121,9 @@ const WORK_A_TICK: usize = 512;
 const WORK_A_BATCH: usize = 2048;
 /// The bytes that the commands of one batch write, unless the last one has more. A disk that syncs 300 MB a second takes 7 ms.
 const BYTES_A_BATCH: usize = 2 * 1024 * 1024;
+/// A batch takes commands up to this part of the largest group that the store takes, and the work of timers up to the same.
+/// So there is room for the last command and the last timer, which may be over.
+const PARTS_OF_A_GROUP: usize = 4;
 /// The delay before a timer fires again after its work has failed with an error.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// The `retry_after` of an exceeded limit that time or other callers bring down again.
@@ -143,6 +146,8 @@ pub enum RecoverError {
 pub struct Engine {
     env: Environment,
     batch: CommitBatch,
+    /// The bytes that the commands of one batch write, unless the last one has more; the timers of a tick as well.
+    batch_bytes_max: usize,
     entities: Entities,
     delivery: Delivery,
     timers: Timers,
@@ -232,7 +237,7 @@ impl Engine {
 
     /// Whether the batch in hand takes a further command.
     pub fn has_room(&self) -> bool {
-        self.batch.work < WORK_A_BATCH && self.batch.bytes < BYTES_A_BATCH
+        self.batch.work < WORK_A_BATCH && self.batch.bytes < self.batch_bytes_max
     }
 
     /// Executes one command: adds its changes and its answer to the batch.
@@ -386,11 +391,12 @@ impl Engine {
         // The budget grows with the commands of the batch, and is computed before the timers add changes of their own.
         let mut removals = self.removals_of_tick();
         let mut room = WORK_A_TICK;
+        let bytes_max = self.batch.bytes.saturating_add(self.batch_bytes_max);
         for timer in self.timers.due(TIMERS_A_TICK) {
             let before = self.batch.work;
             match timer {
                 // The other timers have bounds of their own, and are few.
-                Timer::Entity(_) | Timer::Mailbox(_) if room == 0 => {}
+                Timer::Entity(_) | Timer::Mailbox(_) if room == 0 || self.batch.bytes >= bytes_max => {}
                 Timer::Entity(entity) => {
                     self.let_time_pass(entity, now);
                     room = room.saturating_sub(self.batch.work - before);

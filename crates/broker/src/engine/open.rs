@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    Engine, Environment, LOADED_AT_ONCE,
+    BYTES_A_BATCH, Engine, Environment, LOADED_AT_ONCE, PARTS_OF_A_GROUP,
     absences::Absences,
     batch::{CommitBatch, Head},
     clock::RunningClock,
@@ -90,6 +90,7 @@ impl Engine {
             directory.change_activity(agent, |known| known.stored_bytes = bytes);
         }
         let mut engine = Self {
+            batch_bytes_max: BYTES_A_BATCH.min(store.group_bytes_max() / PARTS_OF_A_GROUP),
             env: Environment { store, directory, handoff_changes: Arc::default(), identity, settings, resources, ids },
             batch: CommitBatch::after(Head {
                 next_sequence: stored.last + 1,

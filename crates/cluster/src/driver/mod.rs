@@ -39,7 +39,7 @@ use self::{
     names::{About, Names},
 };
 use crate::{
-    entry::{Chain, Hash, Position},
+    entry::{Chain, HEAD_BYTES, Hash, Position},
     figures::Figures,
     leader_log::Ticket,
     lease,
@@ -622,8 +622,9 @@ impl Driver {
         self.takeovers += 1;
         self.handed = self.member.chain().position;
         let end = mark_of(self.member.chain());
-        let log =
-            TermLog { number, end, entry_bytes_max: self.engine.log.entry_bytes_max(), inputs: self.input.clone() };
+        // The head of an entry is the cluster's; the rest is a group.
+        let entry_bytes_max = self.engine.log.entry_bytes_max().saturating_sub(HEAD_BYTES);
+        let log = TermLog { number, end, entry_bytes_max, inputs: self.input.clone() };
         self.applier.lead(log, former, guard.clone(), receiver);
         self.term = Some(OpenTerm { number, guard, ended });
     }

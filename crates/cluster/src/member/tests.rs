@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     engines::memory::Memory,
-    entry::{Chain, ChainKey, EntryError, Expected, Payload},
+    entry::{Chain, ChainKey, EntryError, Expected, HEAD_BYTES, Payload, TooLarge},
     lease,
     log::{AppendError, ReadError, Unavailable, WriteError},
 };
@@ -138,6 +138,21 @@ fn the_first_broker_claims_an_empty_log_and_leads() {
     assert!(world.member.guard_holds(world.now));
     world.propose("one");
     assert_eq!(world.done(), [Action::Committed(2)]);
+}
+
+#[test]
+fn a_group_that_fills_an_entry_is_taken_and_a_larger_one_is_refused() {
+    let mut world = World::leading(&Memory::default(), "b1");
+    for bytes in [1023, 1024] {
+        world.member.propose(world.now, Bytes::from(vec![1; bytes - HEAD_BYTES])).unwrap();
+        world.handle(Event::Tick);
+    }
+    let end = world.member.chain();
+    assert_eq!(end.position, 3);
+    let refused = world.member.propose(world.now, Bytes::from(vec![1; 1025 - HEAD_BYTES]));
+    assert_eq!(refused, Err(ProposeError::TooLarge(TooLarge { bytes: 1025, bytes_max: 1024 })));
+    assert_eq!((world.member.chain(), world.member.next_action()), (end, None), "nothing was asked of the log");
+    world.propose("one");
 }
 
 #[test]

@@ -318,6 +318,7 @@ mod tests {
         let cluster = read(&format!("{TLS}{CLUSTER}")).unwrap().cluster.unwrap();
         assert_eq!((cluster.name.as_str(), cluster.peer_listen.to_string().as_str()), ("baton", "0.0.0.0:22867"));
         assert_eq!((cluster.lease, cluster.log_keep), (Duration::from_secs(5), Duration::from_secs(24 * 60 * 60)));
+        assert_eq!(cluster.log_bytes_max, 10 * 1024 * 1024 * 1024);
         for key in ["broker", "log", "keys", "peer_address"] {
             let without: String =
                 CLUSTER.lines().filter(|line| !line.starts_with(key)).map(|line| format!("{line}\n")).collect();
@@ -333,6 +334,7 @@ mod tests {
             ("lease_ms = 60001", "cluster.lease"),
             ("lease = \"5s\"\nlease_ms = 5000", "are the same"),
             ("log_keep = \"1s\"", "cluster.log_keep"),
+            ("log_bytes_max = 1", "cluster.log_bytes_max"),
             ("name = \"a b\"", "cluster.name"),
             ("quorum = 2", "quorum"),
         ] {
@@ -431,7 +433,7 @@ mod tests {
              [operators]\nkeys = \"o\"\naudience = \"u\"\nissuer = \"i\"\nleeway = \"5s\"\ngroups_claim = \"g\"\n[handoff]\naccept_timeout_ms = 1501\n\
              [retention]\nended_tasks_ms = 0\nstore_bytes_max = 7000000000\n[broker_limits]\nframe_bytes_max = 0\n\
              [blobs]\nurl = \"s3://b/one\"\nendpoint = \"http://h:1\"\nregion = \"eu-west-1\"\nallow_http = true\n\
-             {CLUSTER}name = \"n\"\npeer_listen = \"127.0.0.1:5\"\nlease = \"2s\"\nlog_keep_ms = 60000\n"
+             {CLUSTER}name = \"n\"\npeer_listen = \"127.0.0.1:5\"\nlease = \"2s\"\nlog_keep_ms = 60000\nlog_bytes_max = 67108864\n"
         );
         for text in [TLS, &full] {
             let config = read(text).unwrap();

@@ -167,6 +167,7 @@ fn the_sample_configuration_has_every_key_with_its_default() {
         "peer_address",
         "lease",
         "log_keep",
+        "log_bytes_max",
     ] {
         assert!(sample.lines().any(|line| line.starts_with(&format!("# {key}"))), "{key} is not in deploy/baton.toml");
     }

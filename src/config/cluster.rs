@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use baton_cluster::settings::{ClusterSettings, LEASE, LOG_KEEP, LogAddress, PEER_PORT, SettingsError};
+use baton_cluster::settings::{ClusterSettings, LEASE, LOG_BYTES_MAX, LOG_KEEP, LogAddress, PEER_PORT, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -28,6 +28,7 @@ pub(super) struct ClusterSection {
     lease_ms: Option<u64>,
     log_keep: Option<Words>,
     log_keep_ms: Option<u64>,
+    log_bytes_max: Option<u64>,
 }
 
 impl From<SettingsError> for ConfigError {
@@ -52,6 +53,7 @@ impl ClusterSection {
             lease: span_of(["cluster", "lease", "lease_ms"], self.lease, self.lease_ms)?.unwrap_or(LEASE),
             log_keep: span_of(["cluster", "log_keep", "log_keep_ms"], self.log_keep, self.log_keep_ms)?
                 .unwrap_or(LOG_KEEP),
+            log_bytes_max: self.log_bytes_max.unwrap_or(LOG_BYTES_MAX),
         })
     }
 
@@ -69,6 +71,7 @@ impl ClusterSection {
             lease_ms: None,
             log_keep: Some(Words(settings.log_keep)),
             log_keep_ms: None,
+            log_bytes_max: Some(settings.log_bytes_max),
         }
     }
 }

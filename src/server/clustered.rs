@@ -131,6 +131,7 @@ pub(super) async fn run(
         name: settings.name.clone(),
         log: settings.log.clone(),
         log_keep: settings.log_keep,
+        log_bytes_max: settings.log_bytes_max,
         replica: replica.clone(),
         configuration: configuration_of(&config),
         peers: Arc::new(Network(peer_tls.clone())),

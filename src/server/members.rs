@@ -90,6 +90,17 @@ pub(crate) async fn members(register: &dyn Register, tls: &PeerTls) -> Result<Ve
     Ok(members)
 }
 
+/// That the shared log has more bytes than it should, in words for an operator.
+pub(crate) fn above_bound(settings: &ClusterSettings, bytes: u64) -> Option<String> {
+    let bytes_max = settings.log_bytes_max;
+    (bytes > bytes_max).then(|| {
+        format!(
+            "the log has {bytes} bytes, above cluster.log_bytes_max ({bytes_max}): it keeps only what two brokers have not on \
+             their disks; look which broker is behind, and `baton cluster forget` one that is gone"
+        )
+    })
+}
+
 /// Why no broker leads, in words for an operator.
 pub(crate) fn why_nobody_leads(members: &[Member]) -> String {
     let told = members.iter().filter_map(|member| {
@@ -139,6 +150,7 @@ impl Look {
         let engine = self.engine().await?;
         let end = engine.log.end().await?;
         let Settings { unsafe_ones, warnings } = engine.log.settings().await?;
+        let above = above_bound(&self.settings, engine.log.size_bytes().await?);
         let members = members(&*engine.register, &self.tls).await?;
         let leader = members.iter().find(|member| member.leads());
         Ok(ClusterShown {
@@ -148,7 +160,7 @@ impl Look {
             leader: leader.map(|member| member.written.broker.clone()).unwrap_or_default(),
             term: leader.map_or(0, Member::term),
             why_nobody_leads: if leader.is_none() { why_nobody_leads(&members) } else { String::new() },
-            problems: unsafe_ones.into_iter().chain(warnings).collect(),
+            problems: unsafe_ones.into_iter().chain(warnings).chain(above).collect(),
             brokers: members
                 .iter()
                 .map(|member| shown(member, end, has_other_configuration(&members, member)))

@@ -83,6 +83,9 @@ async fn the_suite_finds_a_log_without_a_compare() {
         async fn trim(&self, before: u64) -> Result<(), baton_cluster::log::Unavailable> {
             self.0.trim(before).await
         }
+        async fn size_bytes(&self) -> Result<u64, baton_cluster::log::Unavailable> {
+            self.0.size_bytes().await
+        }
         fn entry_bytes_max(&self) -> usize {
             self.0.entry_bytes_max()
         }

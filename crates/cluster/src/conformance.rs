@@ -256,7 +256,15 @@ pub async fn trimming(fixture: &dyn Fixture) -> Outcome {
     for after in 0..10 {
         answered(LAW, log.append(after, Bytes::from(format!("entry {after}"))).await)?;
     }
+    let size = async || answered(LAW, log.size_bytes().await);
+    // Ten entries of seven bytes each.
+    let before = size().await?;
+    hold(LAW, before == 70, || format!("the log says that 70 bytes are {before}"))?;
     answered(LAW, log.trim(6).await)?;
+    let after = size().await?;
+    hold(LAW, (35..=70).contains(&after), || {
+        format!("the log says that the 35 bytes of the kept entries are {after}")
+    })?;
     let behind = log.read(1, 1).await;
     hold(LAW, matches!(behind, Err(ReadError::Trimmed { first: 1..=6 }) | Ok(_)), || format!("{behind:?}"))?;
     let kept = all(LAW, &*log, 6).await?;

@@ -53,6 +53,7 @@ pub struct Figures {
     takeovers: Counter,
     appends: Family<OutcomeLabel, Histogram, Seconds>,
     relayed: Gauge,
+    log_bytes: Gauge,
 }
 
 impl std::fmt::Debug for Figures {
@@ -72,6 +73,7 @@ impl Default for Figures {
             takeovers: Counter::default(),
             appends: Family::new_with_constructor(Seconds),
             relayed: Gauge::default(),
+            log_bytes: Gauge::default(),
         };
         figures.register();
         figures
@@ -103,6 +105,8 @@ impl Figures {
         registry.register("log_append_seconds", help, self.appends.clone());
         let help = "Connections of clients that this broker relays to the leader";
         registry.register("relayed_connections", help, self.relayed.clone());
+        let help = "Bytes of the shared log, as this broker has measured them as the leader; 0 at other brokers";
+        registry.register("cluster_log_bytes", help, self.log_bytes.clone());
     }
 
     /// The figures of this moment in OpenMetrics. `relayed`: the number of connections that the broker relays.
@@ -116,9 +120,17 @@ impl Figures {
         self.lag.set(view.lag.as_secs_f64());
         self.takeovers.inc_by(view.takeovers.saturating_sub(self.takeovers.get()));
         self.relayed.set(number(relayed));
+        if view.role != Role::Leading {
+            self.log_bytes.set(0);
+        }
         let mut page = String::new();
         text::encode(&mut page, &self.registry).expect("a string takes all text");
         page
+    }
+
+    /// Notes the bytes of the shared log.
+    pub(crate) fn log_has(&self, bytes: u64) {
+        self.log_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// The same log, whose appends are measured.
@@ -158,6 +170,10 @@ impl SharedLog for Measured {
 
     async fn trim(&self, before: Position) -> Result<(), Unavailable> {
         self.log.trim(before).await
+    }
+
+    async fn size_bytes(&self) -> Result<u64, Unavailable> {
+        self.log.size_bytes().await
     }
 
     fn entry_bytes_max(&self) -> usize {
@@ -201,8 +217,15 @@ mod tests {
             "baton_log_append_seconds_count{outcome=\"OK\"} 1",
             "baton_log_append_seconds_count{outcome=\"FENCED\"} 1",
             "baton_relayed_connections 7",
+            "baton_cluster_log_bytes 0",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+        }
+        // A measure of a former term is not shown.
+        for (role, shown) in [(Role::Leading, 12), (Role::Following, 0)] {
+            figures.log_has(12);
+            let page = figures.encode(&View { role, ..view.clone() }, 7);
+            assert!(page.contains(&format!("\nbaton_cluster_log_bytes {shown}\n")), "{page}");
         }
     }
 }

@@ -92,6 +92,9 @@ pub trait SharedLog: Send + Sync {
     /// Permits the engine to drop entries in front of `before`. The last entry always stays.
     async fn trim(&self, before: Position) -> Result<(), Unavailable>;
 
+    /// The bytes of the entries that the log has.
+    async fn size_bytes(&self) -> Result<u64, Unavailable>;
+
     /// The largest entry in bytes.
     fn entry_bytes_max(&self) -> usize;
 

@@ -25,6 +25,10 @@ pub const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::
 pub const LOG_KEEP: Duration = Duration::from_secs(24 * 60 * 60);
 /// The shortest [`ClusterSettings::log_keep`]: a restart takes less.
 pub const LOG_KEEP_MIN: Duration = Duration::from_secs(60);
+/// The most bytes of the log, unless another number is set: 10 GiB.
+pub const LOG_BYTES_MAX: u64 = 10 << 30;
+/// The smallest [`ClusterSettings::log_bytes_max`], in bytes: 64 MiB.
+pub const LOG_BYTES_MAX_MIN: u64 = 64 << 20;
 /// The port of other brokers.
 pub const PEER_PORT: u16 = 22867;
 /// The most characters of the name of a cluster or a broker.
@@ -63,6 +67,8 @@ pub struct ClusterSettings {
     pub lease: Duration,
     /// How long the log keeps what an absent member lacks.
     pub log_keep: Duration,
+    /// The most bytes of the log. Above it the log keeps only what two members have on their disks.
+    pub log_bytes_max: u64,
 }
 
 impl ClusterSettings {
@@ -79,6 +85,11 @@ impl ClusterSettings {
         let lease = self.lease;
         require(LEASES.contains(&lease), "lease", format!("is {lease:?}, and must be from 1s to 1m"))?;
         require(self.log_keep >= LOG_KEEP_MIN, "log_keep", "must be at least 1m")?;
+        require(
+            self.log_bytes_max >= LOG_BYTES_MAX_MIN,
+            "log_bytes_max",
+            format!("must be at least {LOG_BYTES_MAX_MIN}"),
+        )?;
         let address = &self.peer_address;
         require(
             is_address(address),
@@ -250,6 +261,7 @@ mod tests {
             peer_address: "127.0.0.1:22867".into(),
             lease: LEASE,
             log_keep: LOG_KEEP,
+            log_bytes_max: LOG_BYTES_MAX,
         }
     }
 
@@ -281,6 +293,7 @@ mod tests {
             ("lease", ClusterSettings { lease: Duration::from_millis(999), ..settings() }),
             ("lease", ClusterSettings { lease: second * 61, ..settings() }),
             ("log_keep", ClusterSettings { log_keep: second * 59, ..settings() }),
+            ("log_bytes_max", ClusterSettings { log_bytes_max: LOG_BYTES_MAX_MIN - 1, ..settings() }),
             ("peer_address", ClusterSettings { peer_address: "b1".into(), ..settings() }),
             ("peer_address", ClusterSettings { peer_address: "b1:0".into(), ..settings() }),
             ("peer_address", ClusterSettings { peer_address: "::1:5".into(), ..settings() }),

@@ -123,6 +123,10 @@ impl SharedLog for Lost {
         Err(self.0.clone())
     }
 
+    async fn size_bytes(&self) -> Result<u64, Unavailable> {
+        Err(self.0.clone())
+    }
+
     fn entry_bytes_max(&self) -> usize {
         0
     }

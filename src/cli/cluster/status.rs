@@ -12,7 +12,7 @@ use baton_cluster::{log::Settings, settings::ClusterSettings};
 use serde_json::{Value, json};
 
 use super::{leader, of_engine, open, peer_tls};
-use crate::server::members::{Member, has_other_configuration, members, why_nobody_leads};
+use crate::server::members::{Member, above_bound, has_other_configuration, members, why_nobody_leads};
 
 /// A member as JSON.
 fn value(member: &Member, end: u64, has_other_configuration: bool) -> Value {
@@ -34,7 +34,9 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
     let engine = open(settings).await?;
     let failed = |error| of_engine(settings, &error);
     let end = engine.log.end().await.map_err(failed)?;
-    let Settings { unsafe_ones, warnings } = engine.log.settings().await.map_err(failed)?;
+    let log_bytes = engine.log.size_bytes().await.map_err(failed)?;
+    let Settings { unsafe_ones, mut warnings } = engine.log.settings().await.map_err(failed)?;
+    warnings.extend(above_bound(settings, log_bytes));
     let members = members(&*engine.register, &tls).await.map_err(failed)?;
     let lease = leader(&*engine.register).await?;
     let leads = members.iter().find(|member| member.leads());
@@ -50,7 +52,7 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
         if leads.is_none() {
             say!("why      {why}");
         }
-        say!("log      ends at {end}");
+        say!("log      ends at {end}, has {log_bytes} bytes");
         for words in &unsafe_ones {
             say!("unsafe   {words}");
         }
@@ -60,7 +62,7 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
         print(&members, end, is_other);
     } else {
         output.value(&json!({
-            "cluster": settings.name, "log": settings.log.to_string(), "end": end,
+            "cluster": settings.name, "log": settings.log.to_string(), "end": end, "log_bytes": log_bytes,
             "leader": leads.map(|member| &member.written.broker), "term": leads.map(Member::term),
             "why_nobody_leads": leads.is_none().then_some(&why), "unsafe": unsafe_ones, "warnings": warnings,
             "members": members.iter().map(|member| value(member, end, is_other(member))).collect::<Vec<_>>(),

@@ -70,6 +70,8 @@ pub struct Options {
     pub log: LogAddress,
     /// How long the log keeps what an absent member lacks.
     pub log_keep: Duration,
+    /// The bytes of the log above which it keeps only what two members have on their disks.
+    pub log_bytes_max: u64,
     /// The tables of this broker. The peer port sends their checkpoint.
     pub replica: Arc<Replica>,
     /// The hash of that part of the configuration that all members should share.
@@ -393,7 +395,7 @@ impl Driver {
         names: Names,
     ) -> std::io::Result<(Self, Handle, mpsc::UnboundedReceiver<Term>)> {
         let about = options.about();
-        let Options { member: config, replica, peers, log_keep, .. } = options;
+        let Options { member: config, replica, peers, log_keep, log_bytes_max, figures, .. } = options;
         let began = Moment::now();
         let (chain, known) = (chain_of(replica.end()), chain_of(replica.known()));
         let interval = MEMBER_INTERVAL.min(config.lease);
@@ -415,6 +417,8 @@ impl Driver {
             about,
             interval,
             log_keep,
+            log_bytes_max,
+            figures,
             began,
             view: seen,
             handle: handle.clone(),

@@ -17,11 +17,15 @@ use tokio::{sync::watch, time::timeout};
 use super::{CALL_MAX, Handle, Input};
 use crate::{
     entry::{Chain, Position},
+    figures::Figures,
     log::{Register, SharedLog, Unavailable, Version, WriteError},
     member::Config,
     member_value::{MemberValue, PREFIX, name_of},
     view::{Role, View},
 };
+
+/// The pause after a measure of the log, in parts of the time that it took: the engine has other work.
+const MEASURE_PAUSE: u32 = 20;
 
 /// The member's value.
 pub(super) struct Names {
@@ -175,6 +179,8 @@ pub(super) struct Keeper {
     pub(super) about: About,
     pub(super) interval: Duration,
     pub(super) log_keep: Duration,
+    pub(super) log_bytes_max: u64,
+    pub(super) figures: Arc<Figures>,
     pub(super) began: Moment,
     pub(super) view: watch::Receiver<View>,
     pub(super) handle: Handle,
@@ -232,10 +238,33 @@ impl Keeper {
         self.about.value(role, chain, self.replica.flushed_upto())
     }
 
-    /// Lets the log drop what all members have on their disks. A member that was silent for `log_keep` does not count.
+    /// Lets the log drop what all members have on their disks, and above its bound what two of them have. A member that
+    /// was silent for `log_keep` does not count.
     async fn trim(&self, seen: &mut Seen, now: Duration) -> Result<(), Unavailable> {
-        let values = all(&*self.names.register).await?;
-        let upto = seen.trimmed_upto(values, now, self.log_keep);
+        let has = seen.checkpoints(all(&*self.names.register).await?, now, self.log_keep);
+        self.trim_upto(seen, of_all(&has)).await?;
+        if now < seen.measured_again_at {
+            return Ok(());
+        }
+        let began = Moment::now();
+        let bytes = self.log.size_bytes().await?;
+        seen.measured_again_at = now + began.elapsed() * MEASURE_PAUSE;
+        self.figures.log_has(bytes);
+        let upto = of_two(&has);
+        if bytes > self.log_bytes_max && upto > seen.trimmed {
+            let behind: Vec<&str> = has.iter().filter(|has| has.1 < upto).map(|has| has.0.as_str()).collect();
+            tracing::warn!(
+                bytes,
+                bytes_max = self.log_bytes_max,
+                brokers = behind.join(", "),
+                "the shared log is above its bound, and drops entries that these brokers lack: they receive a checkpoint"
+            );
+            self.trim_upto(seen, upto).await?;
+        }
+        Ok(())
+    }
+
+    async fn trim_upto(&self, seen: &mut Seen, upto: Position) -> Result<(), Unavailable> {
         if upto > seen.trimmed {
             self.log.trim(upto + 1).await?;
             seen.trimmed = upto;
@@ -244,27 +273,44 @@ impl Keeper {
     }
 }
 
+/// The name of a member, and the last entry that the checkpoint on its disk has.
+type Has = (String, Position);
+
+/// The last entry that every one of them has.
+fn of_all(has: &[Has]) -> Position {
+    has.iter().map(|has| has.1).min().unwrap_or(0)
+}
+
+/// The last entry that two of them have; 0 if there are no two.
+fn of_two(has: &[Has]) -> Position {
+    let mut positions: Vec<Position> = has.iter().map(|has| has.1).collect();
+    positions.sort_unstable_by(|a, b| b.cmp(a));
+    positions.get(1).copied().unwrap_or(0)
+}
+
 /// When each member was seen, by the clock of this process.
 #[derive(Debug, Default)]
 struct Seen {
     members: HashMap<String, (Version, Duration)>,
     trimmed: Position,
+    /// The time of the next measure of the log.
+    measured_again_at: Duration,
 }
 
 impl Seen {
-    /// The last entry that every member has on its disk, of those seen in this time.
-    fn trimmed_upto(&mut self, values: Vec<(Version, MemberValue)>, now: Duration, keep: Duration) -> Position {
-        let mut upto = None::<Position>;
+    /// What each member has on its disk, of those seen in this time.
+    fn checkpoints(&mut self, values: Vec<(Version, MemberValue)>, now: Duration, keep: Duration) -> Vec<Has> {
+        let mut has = Vec::new();
         for (version, value) in values {
             let entry = self.members.entry(value.broker.clone()).or_insert_with(|| (version.clone(), now));
             if entry.0 != version {
                 *entry = (version, now);
             }
             if !value.forgotten && now.saturating_sub(entry.1) <= keep {
-                upto = Some(upto.map_or(value.flushed_upto, |upto| upto.min(value.flushed_upto)));
+                has.push((value.broker, value.flushed_upto));
             }
         }
-        upto.unwrap_or(0)
+        has
     }
 }
 
@@ -286,13 +332,23 @@ mod tests {
             ]
         };
         let mut seen = Seen::default();
-        assert_eq!(seen.trimmed_upto(values(1, false), Duration::ZERO, keep), 40);
-        assert_eq!(seen.trimmed_upto(values(2, false), keep, keep), 40);
-        assert_eq!(seen.trimmed_upto(values(3, false), keep + second, keep), 90, "b2 was silent for long");
+        let upto = |seen: &mut Seen, values, now| of_all(&seen.checkpoints(values, now, keep));
+        assert_eq!(upto(&mut seen, values(1, false), Duration::ZERO), 40);
+        assert_eq!(upto(&mut seen, values(2, false), keep), 40);
+        assert_eq!(upto(&mut seen, values(3, false), keep + second), 90, "b2 was silent for long");
         let mut back = values(4, false);
         back[1].0 = Version("2".into());
-        assert_eq!(seen.trimmed_upto(back, keep + second * 2, keep), 40, "it is back");
-        assert_eq!(Seen::default().trimmed_upto(values(1, true), Duration::ZERO, keep), 90);
-        assert_eq!(Seen::default().trimmed_upto(Vec::new(), Duration::ZERO, keep), 0);
+        assert_eq!(upto(&mut seen, back, keep + second * 2), 40, "it is back");
+        assert_eq!(upto(&mut Seen::default(), values(1, true), Duration::ZERO), 90);
+        assert_eq!(upto(&mut Seen::default(), Vec::new(), Duration::ZERO), 0);
+    }
+
+    #[test]
+    fn above_its_bound_the_log_keeps_what_two_members_have() {
+        let has = |positions: &[Position]| positions.iter().map(|has| ("b".into(), *has)).collect::<Vec<Has>>();
+        assert_eq!(of_two(&has(&[10, 90, 60, 0])), 60);
+        assert_eq!(of_two(&has(&[90, 90, 0])), 90);
+        assert_eq!((of_two(&has(&[90, 0])), of_all(&has(&[90, 0]))), (0, 0), "two alone hold each other's");
+        assert_eq!((of_two(&has(&[90])), of_two(&[])), (0, 0), "one alone is not two");
     }
 }

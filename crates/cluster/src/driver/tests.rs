@@ -63,6 +63,7 @@ fn options(folder: &Path, log: &Path, broker: &str, peers: Arc<dyn Peers>) -> Op
         name: "test".into(),
         log: LogAddress::Directory(log.into()),
         log_keep: Duration::from_secs(3600),
+        log_bytes_max: 1 << 30,
         replica: Arc::new(Replica::open(&folder.join(broker), &CLUSTER).unwrap()),
         configuration: Bytes::from_static(b"configuration"),
         peers,
@@ -285,6 +286,51 @@ async fn a_follower_whose_log_loses_its_end_stays_and_says_so() {
     first.handle.stop();
     first.handle.service_ended();
     within("it ends", first.handle.ended()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn above_its_bound_the_log_drops_what_a_third_broker_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    // Two brokers that are away: one has the first three entries on its disk, and one has none.
+    let engine = LogAddress::Directory(log.clone()).open("test").await.unwrap();
+    for (broker, flushed_upto) in [("b2", 3), ("b3", 0)] {
+        let value = MemberValue { broker: broker.into(), flushed_upto, ..MemberValue::default() };
+        engine.register.write(&name_of(broker), None, value.to_bytes()).await.unwrap();
+    }
+    let begins = async || engine.log.read(1, 1).await.err();
+    for (log_bytes_max, first) in [(1 << 30, None), (300, Some(4))] {
+        let options = Options { log_bytes_max, ..options(folder.path(), &log, "b1", Arc::new(NoPeers)) };
+        let (figures, replica) = (options.figures.clone(), Arc::downgrade(&options.replica));
+        let (handle, terms) = start(options, std::future::pending()).await.unwrap();
+        let mut broker = Broker { handle, terms, replica };
+        let term = broker.leads().await;
+        for name in ["a", "b", "c"] {
+            commit(&term, &format!("{name} {log_bytes_max}")).await.unwrap();
+        }
+        term.store.give_space_back();
+        let measured = || {
+            let page = figures.encode(&broker.handle.view().borrow(), 0);
+            let line = page.lines().find_map(|line| line.strip_prefix("baton_cluster_log_bytes ")).unwrap();
+            line.parse::<u64>().unwrap()
+        };
+        within("the log is measured after the checkpoint", async {
+            while broker.replica.upgrade().unwrap().flushed_upto() < 4 || measured() < 300 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        within("the log begins where it should", async {
+            while begins().await != first.map(|first| ReadError::Trimmed { first }) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        drop(term);
+        broker.leaves().await;
+        is_free(folder.path(), "b1").await;
+    }
+    assert!(engine.log.size_bytes().await.unwrap() > 0, "what only one broker has stays");
 }
 
 /// A peer in this process, which is cut off in the first attempt, and has the wrong cluster in the second.

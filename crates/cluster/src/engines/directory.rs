@@ -87,6 +87,18 @@ impl Directory {
         Ok((first, last))
     }
 
+    fn size_now(&self) -> io::Result<u64> {
+        let mut bytes = 0;
+        for name in names_in(&self.log)? {
+            match fs::metadata(self.log.join(name)) {
+                // Trimmed since the folder was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                found => bytes += found?.len(),
+            }
+        }
+        Ok(bytes)
+    }
+
     fn append_now(&self, after: Position, entry: &[u8]) -> io::Result<bool> {
         // Behind the end each name is free, so a link there would leave a gap. The entry before stays, because trimming keeps
         // the last one.
@@ -251,6 +263,10 @@ impl SharedLog for Directory {
 
     async fn trim(&self, before: Position) -> Result<(), Unavailable> {
         self.blocking(move |own| own.trim_now(before)).await?.map_err(unavailable)
+    }
+
+    async fn size_bytes(&self) -> Result<u64, Unavailable> {
+        self.blocking(Self::size_now).await?.map_err(unavailable)
     }
 
     fn entry_bytes_max(&self) -> usize {

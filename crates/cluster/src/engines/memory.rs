@@ -135,6 +135,10 @@ impl SharedLog for Memory {
         Ok(())
     }
 
+    async fn size_bytes(&self) -> Result<u64, Unavailable> {
+        Ok(self.contents().entries.iter().map(|entry| entry.len() as u64).sum())
+    }
+
     fn entry_bytes_max(&self) -> usize {
         ENTRY_BYTES_MAX
     }

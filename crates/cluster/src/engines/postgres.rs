@@ -69,6 +69,8 @@ const READ: &str = "
 const TRIM: &str = "
     DELETE FROM baton_log WHERE cluster = $1
         AND position < least($2, (SELECT position FROM baton_log_head WHERE cluster = $1))";
+/// The length of an entry is in its row: the server does not read the entry for it.
+const SIZE: &str = "SELECT coalesce(sum(length(entry)), 0)::bigint FROM baton_log WHERE cluster = $1";
 const SETTINGS: &str = "
     SELECT name, setting, reset_val FROM pg_settings WHERE name IN
         ('fsync', 'full_page_writes', 'synchronous_commit', 'synchronous_standby_names', 'transaction_read_only')
@@ -301,6 +303,11 @@ impl SharedLog for Postgres {
     async fn trim(&self, before: Position) -> Result<(), Unavailable> {
         let before = number(before);
         self.reads.change(TRIM, &[self.cluster(), (&before, Type::INT8)], 0).await.map(drop)
+    }
+
+    async fn size_bytes(&self) -> Result<u64, Unavailable> {
+        let rows = self.reads.rows(SIZE, &[self.cluster()], 0).await?;
+        Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
     }
 
     fn entry_bytes_max(&self) -> usize {

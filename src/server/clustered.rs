@@ -43,7 +43,7 @@ use crate::{
     ids::{IdSource, SystemIds},
     proto::v1::AuditAction,
     records::AuditAct,
-    store::{CheckpointHead, FORMAT, OpenError},
+    store::{CheckpointFile, CheckpointHead, FORMAT, OpenError},
     time::{Clock, SteadyClock},
     traces::Traces,
     wire::{
@@ -403,8 +403,9 @@ impl Peers for Network {
         &self,
         address: &str,
         upto: Position,
+        has: &[CheckpointFile],
     ) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String> {
-        match checkpoint::receive(address, &self.0, upto).await {
+        match checkpoint::receive(address, &self.0, upto, has).await {
             Ok((head, pieces)) => Ok((head, Box::new(pieces))),
             Err(error) => Err(error.to_string()),
         }

@@ -15,7 +15,9 @@ use baton_peers::{
     tls::{self, PeerTls},
 };
 use baton_protocol::time::{Moment, SystemClock};
-use baton_store::{AppendError, Change, CommitLog, Key, Link, Mark, Position, Record, Replica, Table, Write};
+use baton_store::{
+    AppendError, Change, CheckpointFile, CommitLog, Key, Link, Mark, Position, Record, Replica, Table, Write,
+};
 use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -356,9 +358,9 @@ async fn a_broker_receives_the_checkpoint_of_another_one() {
     let (_keys, tls) = keys();
     let (sender, receiver) = (Member::start("b1", &tls).await, Member::start("b2", &tls).await);
     sender.has_records(20).await;
-    let (head, mut pieces) = in_time(checkpoint::receive(&sender.address.to_string(), &tls, 20)).await.unwrap();
+    let (head, mut pieces) = in_time(checkpoint::receive(&sender.address.to_string(), &tls, 20, &[])).await.unwrap();
     assert_eq!((head.mark, head.mark.position), (sender.tables.end(), 20));
-    let mut incoming = receiver.tables.receive(&head, 21).unwrap();
+    let mut incoming = receiver.tables.receive(&head, 21, &mut None).unwrap();
     let mut count = 0;
     while let Some(piece) = in_time(pieces.next()).await.unwrap() {
         assert!(piece.len() <= 256 * 1024);
@@ -380,18 +382,18 @@ async fn a_checkpoint_that_is_too_old_is_refused_and_so_is_a_third_receiver() {
     let address = sender.address.to_string();
     // More than the connections take ahead of a receiver.
     sender.has_records(128).await;
-    let refused = in_time(checkpoint::receive(&address, &tls, 129)).await.unwrap_err();
+    let refused = in_time(checkpoint::receive(&address, &tls, 129, &[])).await.unwrap_err();
     assert!(refused.to_string().contains("has the entries up to 128, and those up to 129 are needed"), "{refused}");
     let mut receiving = Vec::new();
     for _ in 0..2 {
-        receiving.push(in_time(checkpoint::receive(&address, &tls, 1)).await.unwrap());
+        receiving.push(in_time(checkpoint::receive(&address, &tls, 1, &[])).await.unwrap());
     }
-    let refused = in_time(checkpoint::receive(&address, &tls, 1)).await.unwrap_err();
+    let refused = in_time(checkpoint::receive(&address, &tls, 1, &[])).await.unwrap_err();
     assert!(refused.to_string().contains("sends its checkpoint to others"), "{refused}");
     // One that goes away in the middle gives its place and the second names back.
     receiving.clear();
     in_time(async {
-        while checkpoint::receive(&address, &tls, 1).await.is_err() {
+        while checkpoint::receive(&address, &tls, 1, &[]).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -424,11 +426,43 @@ async fn a_sender_that_is_gone_in_the_middle_ends_the_stream_with_an_error() {
             _ = tokio::io::copy(&mut some, &mut to_client) => {}
         }
     });
-    let (_, mut pieces) = in_time(checkpoint::receive(&address, &tls, 1)).await.unwrap();
+    let (_, mut pieces) = in_time(checkpoint::receive(&address, &tls, 1, &[])).await.unwrap();
     let mut ended = Ok(Some(Bytes::new()));
     while let Ok(Some(_)) = ended {
         ended = in_time(pieces.next()).await;
     }
     ended.unwrap_err();
     cut.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_the_receiver_has_is_not_sent_again() {
+    let (_keys, tls) = keys();
+    let (sender, receiver) = (Member::start("b1", &tls).await, Member::start("b2", &tls).await);
+    sender.has_records(20).await;
+    let address = sender.address.to_string();
+    let (head, mut pieces) = in_time(checkpoint::receive(&address, &tls, 20, &[])).await.unwrap();
+    let (mut incoming, mut first) = (receiver.tables.receive(&head, 21, &mut None).unwrap(), 0);
+    while let Some(piece) = in_time(pieces.next()).await.unwrap() {
+        first += piece.len();
+        incoming.add(&piece).unwrap();
+    }
+    // Its connection is cut behind the last file, before the end of the stream.
+    let mut cut_off = Some(incoming.cut_off().unwrap());
+    let files = cut_off.as_ref().unwrap().files();
+    assert!(!files.is_empty() && head.omitted.is_empty());
+    let damaged: Vec<_> = files.iter().cloned().map(|file| CheckpointFile { xxh3: !file.xxh3, ..file }).collect();
+    let (other, _) = in_time(checkpoint::receive(&address, &tls, 20, &damaged)).await.unwrap();
+    assert!(other.omitted.is_empty(), "another content of the same name is sent");
+    let (head, mut pieces) = in_time(checkpoint::receive(&address, &tls, 20, &files)).await.unwrap();
+    assert_eq!(head.omitted.len(), files.len());
+    let (mut incoming, mut again) = (receiver.tables.receive(&head, 21, &mut cut_off).unwrap(), 0);
+    while let Some(piece) = in_time(pieces.next()).await.unwrap() {
+        again += piece.len();
+        incoming.add(&piece).unwrap();
+    }
+    let manifest = usize::try_from(head.manifest_bytes).unwrap();
+    assert!(again == manifest && first > 20 * 64 * 1024, "{first} bytes, then {again}");
+    receiver.tables.restore(incoming.finish().unwrap()).unwrap();
+    assert_eq!((receiver.tables.end(), receiver.tables.flushed_upto()), (head.mark, 20));
 }

@@ -7,7 +7,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use baton_cluster::driver::CheckpointPieces;
-use baton_store::{CheckpointHead, Link, Mark, Outgoing, Position, Replica};
+use baton_store::{CheckpointFile, CheckpointHead, Link, Mark, Outgoing, Position, Replica};
 use bytes::Bytes;
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc},
@@ -34,17 +34,19 @@ type Sent = Result<GetCheckpointResponse, Status>;
 /// Sends the checkpoint as it is now. The place is taken until its end.
 pub(crate) async fn send(
     tables: Arc<Replica>,
-    upto: Position,
+    request: GetCheckpointRequest,
     place: OwnedSemaphorePermit,
 ) -> Result<mpsc::Receiver<Sent>, Status> {
     let kept = spawn_blocking(move || tables.send()).await;
     let kept = kept.map_err(io::Error::other).flatten();
-    let outgoing = kept.map_err(|error| Status::internal(format!("its checkpoint cannot be read: {error}")))?;
-    let position = outgoing.head().mark.position;
+    let mut outgoing = kept.map_err(|error| Status::internal(format!("its checkpoint cannot be read: {error}")))?;
+    let (position, upto) = (outgoing.head().mark.position, request.upto);
     if position < upto {
         let problem = format!("its checkpoint has the entries up to {position}, and those up to {upto} are needed");
         return Err(Status::failed_precondition(problem));
     }
+    let has: Vec<CheckpointFile> = request.has.into_iter().filter_map(file_from_proto).collect();
+    outgoing.omit(&has);
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     tokio::spawn(async move {
         // A receiver that is gone, or takes nothing, ends the call.
@@ -77,14 +79,20 @@ async fn send_pieces(mut outgoing: Outgoing, sender: mpsc::Sender<Sent>) {
 }
 
 /// Begins to receive the checkpoint of the broker at this address, which has the entries up to `upto` at least. Connecting takes
-/// two seconds at most; the wait for the broker has no limit.
+/// two seconds at most; the wait for the broker has no limit. The broker omits those files of `has` that its checkpoint has.
 ///
 /// # Errors
 ///
 /// No answer, or the broker has no such checkpoint.
-pub async fn receive(address: &str, tls: &PeerTls, upto: Position) -> Result<(CheckpointHead, Pieces), PeerError> {
+pub async fn receive(
+    address: &str,
+    tls: &PeerTls,
+    upto: Position,
+    has: &[CheckpointFile],
+) -> Result<(CheckpointHead, Pieces), PeerError> {
     let mut client = client::connect(address, tls).await?;
-    let stream = client.get_checkpoint(GetCheckpointRequest { upto }).await;
+    let has = has.iter().map(file_to_proto).collect();
+    let stream = client.get_checkpoint(GetCheckpointRequest { upto, has }).await;
     let mut stream = stream.map_err(|status| PeerError::of(address, status))?.into_inner();
     let first = stream.message().await.map_err(|status| PeerError::of(address, status))?;
     match first.and_then(|first| first.part) {
@@ -117,7 +125,7 @@ fn part(part: Part) -> GetCheckpointResponse {
 }
 
 fn to_proto(head: &CheckpointHead) -> proto::CheckpointHead {
-    let CheckpointHead { cluster, format, mark, manifest_bytes } = head;
+    let CheckpointHead { cluster, format, mark, manifest_bytes, omitted } = head;
     let link = mark.link.as_ref();
     proto::CheckpointHead {
         cluster: cluster.clone(),
@@ -127,7 +135,19 @@ fn to_proto(head: &CheckpointHead) -> proto::CheckpointHead {
         term: link.map_or(0, |link| link.term),
         level: link.map_or(0, |link| link.level.into()),
         manifest_bytes: *manifest_bytes,
+        omitted: omitted.clone(),
     }
+}
+
+fn file_to_proto(file: &CheckpointFile) -> proto::CheckpointFile {
+    let CheckpointFile { name, bytes, xxh3 } = file;
+    proto::CheckpointFile { name: name.clone(), bytes: *bytes, xxh3: xxh3.to_be_bytes().to_vec() }
+}
+
+/// `None`: the checksum has not 16 bytes.
+fn file_from_proto(file: proto::CheckpointFile) -> Option<CheckpointFile> {
+    let xxh3 = u128::from_be_bytes(file.xxh3.as_slice().try_into().ok()?);
+    Some(CheckpointFile { name: file.name, bytes: file.bytes, xxh3 })
 }
 
 /// `None`: the hash of an entry has not 32 bytes, or the level is none.
@@ -140,5 +160,6 @@ fn from_proto(head: proto::CheckpointHead) -> Option<CheckpointHead> {
         }
     };
     let mark = Mark { position: head.position, link };
-    Some(CheckpointHead { cluster: head.cluster, format: head.format, mark, manifest_bytes: head.manifest_bytes })
+    let proto::CheckpointHead { cluster, format, manifest_bytes, omitted, .. } = head;
+    Some(CheckpointHead { cluster, format, mark, manifest_bytes, omitted })
 }

@@ -182,7 +182,7 @@ impl PeerService for Calls {
     ) -> Result<Response<Self::GetCheckpointStream>, Status> {
         let place = self.sending.clone().try_acquire_owned();
         let place = place.map_err(|_| Status::resource_exhausted("it sends its checkpoint to others"))?;
-        let pieces = checkpoint::send(self.broker.tables.clone(), request.into_inner().upto, place).await?;
+        let pieces = checkpoint::send(self.broker.tables.clone(), request.into_inner(), place).await?;
         Ok(Response::new(ReceiverStream::new(pieces)))
     }
 

@@ -44,7 +44,7 @@ pub use key::{Key, KeyBytes, KeyMap};
 pub use layout::{FORMAT, OpenError, format_name, groups_committed};
 pub use memory::MemoryStore;
 pub use replica::{ApplyError, Replica};
-pub use restore::{CheckpointHead, Incoming, Outgoing, RestoreError, Whole};
+pub use restore::{CheckpointFile, CheckpointHead, CutOff, Incoming, Outgoing, RestoreError, Whole};
 pub use wal::{AppendError, CommitLog, Link, Mark, Position};
 
 /// Declares [`Table`], in the order of the numbers on disk, with the name of each on disk.

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     EmbeddedStore, OpenError, Store,
-    restore::{CheckpointHead, Incoming, Outgoing, RestoreError, Whole},
+    restore::{CheckpointHead, CutOff, Incoming, Outgoing, RestoreError, Whole},
     wal::{CommitLog, Mark, Position},
 };
 
@@ -111,15 +111,21 @@ impl Replica {
         self.store.send(&self.cluster)
     }
 
-    /// Begins to receive the checkpoint of another broker. `from`: the first entry that the shared log has. Changes no
-    /// table. An unfinished checkpoint in the folder is removed.
+    /// Begins to receive the checkpoint of another broker. `from`: the first entry that the shared log has. `cut_off`: what an
+    /// earlier attempt has left; it is taken unless the checkpoint is refused. Changes no table. Without `cut_off` an unfinished
+    /// checkpoint in the folder is removed.
     ///
     /// # Errors
     ///
     /// The checkpoint is of another cluster or format, ends before the log begins, or is not newer than the tables; or the
     /// disk fails.
-    pub fn receive(&self, head: &CheckpointHead, from: Position) -> Result<Incoming, RestoreError> {
-        Incoming::begin(&self.path, &self.cluster, head, from.max(self.end().position + 2))
+    pub fn receive(
+        &self,
+        head: &CheckpointHead,
+        from: Position,
+        cut_off: &mut Option<CutOff>,
+    ) -> Result<Incoming, RestoreError> {
+        Incoming::begin(&self.path, &self.cluster, head, from.max(self.end().position + 2), cut_off)
     }
 
     /// Puts a whole checkpoint in the place of the tables, and follows from its last entry on, which is returned. If the process

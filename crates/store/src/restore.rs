@@ -2,7 +2,8 @@
 //!
 //! Owns both ends. A broker sends its checkpoint as it is on its disk: the manifest, then each table file, in the order of
 //! the manifest. It gives the files second names, so that its own merges and later checkpoints go on. The receiver checks every
-//! byte against the manifest before the checkpoint counts. Must not know how the bytes travel.
+//! byte against the manifest before the checkpoint counts. Of one that was cut off the whole files stay, and the sender omits
+//! those in the next attempt, if its checkpoint has the same. Must not know how the bytes travel.
 //!
 //! ```text
 //! restoring/  receives the files. A start removes it
@@ -11,7 +12,7 @@
 //! ```
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     fs::{self, File, OpenOptions},
     io::{self, Read as _},
@@ -35,6 +36,8 @@ const RESTORED_FOLDER: &str = "restored";
 const SENDING_FOLDER: &str = "sending";
 /// The most bytes of a piece of a checkpoint.
 const PIECE_BYTES: usize = 256 * 1024;
+/// The most files that a receiver tells a sender of. Further ones are received again.
+const FILES_TOLD_MAX: usize = 16_384;
 /// The most bytes of a manifest: some 150 for each table file, which has up to 64 MiB.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
@@ -49,6 +52,19 @@ pub struct CheckpointHead {
     pub mark: Mark,
     /// The bytes of the manifest, which come first.
     pub manifest_bytes: u64,
+    /// The names of the files that do not follow, because the receiver has them.
+    pub omitted: Vec<String>,
+}
+
+/// A whole file of a checkpoint that was cut off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointFile {
+    /// Its name in the checkpoint.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// The XXH3 of all its bytes.
+    pub xxh3: u128,
 }
 
 /// A checkpoint was not received, or not put in its place.
@@ -121,7 +137,7 @@ pub struct Outgoing {
     folder: PathBuf,
     head: CheckpointHead,
     manifest: Bytes,
-    files: VecDeque<PathBuf>,
+    files: VecDeque<(CheckpointFile, PathBuf)>,
     reading: Option<File>,
 }
 
@@ -139,13 +155,18 @@ impl Outgoing {
                 format: FORMAT,
                 mark: Mark::default(),
                 manifest_bytes: 0,
+                omitted: Vec::new(),
             },
             manifest: Bytes::new(),
             files: VecDeque::new(),
             reading: None,
         };
         let manifest = checkpoint.keep_in(&folder)?;
-        kept.files = manifest.table_files().map(|(name, _)| folder.join(name)).collect();
+        let file = |(name, digest): (String, Digest)| {
+            let path = folder.join(&name);
+            (CheckpointFile { name, bytes: digest.bytes, xxh3: digest.xxh3 }, path)
+        };
+        kept.files = manifest.table_files().map(file).collect();
         kept.manifest = manifest.stored().into();
         (kept.head.mark, kept.head.manifest_bytes) = (manifest.flushed(), kept.manifest.len() as u64);
         Ok(kept)
@@ -154,6 +175,13 @@ impl Outgoing {
     /// What the receiver gets first.
     pub fn head(&self) -> &CheckpointHead {
         &self.head
+    }
+
+    /// Omits the files that the receiver has, if they are the same here. Called before the first piece.
+    pub fn omit(&mut self, has: &[CheckpointFile]) {
+        let (omitted, sent) = self.files.drain(..).partition::<Vec<_>, _>(|(file, _)| has.contains(file));
+        self.head.omitted.extend(omitted.into_iter().map(|(file, _)| file.name));
+        self.files.extend(sent);
     }
 
     /// The next bytes of the checkpoint, at most 256 KiB; `None` behind its end. Waits for the disk.
@@ -172,7 +200,7 @@ impl Outgoing {
                     next.into_iter().for_each(|next| self.files.push_front(next));
                     file
                 }
-                (None, Some(path)) => File::open(path)?,
+                (None, Some((_, path))) => File::open(path)?,
                 (None, None) => return Ok(None),
             };
             let mut piece = Vec::with_capacity(PIECE_BYTES);
@@ -197,6 +225,10 @@ impl Drop for Outgoing {
 pub struct Incoming {
     mark: Mark,
     manifest_bytes: u64,
+    /// What the sender omits.
+    omitted: Vec<String>,
+    /// The checked files in the folder.
+    whole: BTreeMap<String, Digest>,
     stored: Vec<u8>,
     manifest: Option<Manifest>,
     wanted: VecDeque<(PathBuf, Digest)>,
@@ -217,6 +249,25 @@ impl fmt::Debug for Writing {
     /// Omits the state of the hash.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Writing({}, {} bytes)", self.path.display(), self.written)
+    }
+}
+
+/// The whole files of a checkpoint that was cut off, checked. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct CutOff {
+    whole: BTreeMap<String, Digest>,
+    files: Unfinished,
+}
+
+impl CutOff {
+    /// The files, for the sender of the next attempt: 16,384 at most.
+    pub fn files(&self) -> Vec<CheckpointFile> {
+        let file = |(name, digest): (&String, &Digest)| CheckpointFile {
+            name: name.clone(),
+            bytes: digest.bytes,
+            xxh3: digest.xxh3,
+        };
+        self.whole.iter().map(file).take(FILES_TOLD_MAX).collect()
     }
 }
 
@@ -250,12 +301,14 @@ pub struct Whole {
 }
 
 impl Incoming {
-    /// Begins to receive a checkpoint into a store of this cluster. The log begins at `from`.
+    /// Begins to receive a checkpoint into a store of this cluster. The log begins at `from`. Takes what an earlier attempt
+    /// has left, unless the checkpoint is refused.
     pub(super) fn begin(
         store: &Path,
         cluster: &str,
         head: &CheckpointHead,
         from: Position,
+        cut_off: &mut Option<CutOff>,
     ) -> Result<Self, RestoreError> {
         if head.cluster != cluster {
             let found = head.cluster.chars().take(80).collect();
@@ -270,12 +323,25 @@ impl Incoming {
         if head.manifest_bytes > MANIFEST_BYTES_MAX {
             return Err(damaged(format!("its manifest has {} bytes", head.manifest_bytes)));
         }
-        let files = Unfinished { store: store.to_owned(), is_kept: false };
-        let folder = files.folder();
-        remove_folder(&folder).and_then(|()| disk::make_folder(&folder)).map_err(file_error(&folder))?;
+        let CutOff { mut whole, files } = match cut_off.take() {
+            Some(cut_off) => cut_off,
+            None => {
+                let files = Unfinished { store: store.to_owned(), is_kept: false };
+                let folder = files.folder();
+                remove_folder(&folder).and_then(|()| disk::make_folder(&folder)).map_err(file_error(&folder))?;
+                CutOff { whole: BTreeMap::new(), files }
+            }
+        };
+        // What comes again, or is no part of this checkpoint.
+        for (name, _) in whole.extract_if(.., |name, _| !head.omitted.contains(name)) {
+            let path = files.folder().join(name);
+            disk::remove_if_there(&path).map_err(file_error(&path))?;
+        }
         Ok(Self {
             mark: head.mark,
             manifest_bytes: head.manifest_bytes,
+            omitted: head.omitted.clone(),
+            whole,
             stored: Vec::new(),
             manifest: None,
             wanted: VecDeque::new(),
@@ -323,18 +389,28 @@ impl Incoming {
             return Err(damaged("its manifest names a file that no table has"));
         }
         let folder = self.files.folder();
-        self.wanted = manifest.table_files().map(|(name, digest)| (folder.join(name), digest)).collect();
+        let mut wanted: BTreeMap<String, Digest> = manifest.table_files().collect();
+        for name in &self.omitted {
+            match (wanted.remove(name), self.whole.get(name)) {
+                (Some(announced), Some(had)) if announced == *had => {}
+                _ => return Err(damaged(format!("it omits the file {name:.80}, which this broker has not"))),
+            }
+        }
+        let in_order = manifest.table_files().filter(|(name, _)| wanted.contains_key(name));
+        self.wanted = in_order.map(|(name, digest)| (folder.join(name), digest)).collect();
         self.manifest = Some(manifest);
         self.next_file()
     }
 
     /// Checks the file under way, and begins the next one.
     fn next_file(&mut self) -> Result<(), RestoreError> {
-        self.writing.take().map(Writing::finish).transpose()?;
+        if let Some(writing) = self.writing.take() {
+            self.is_whole(writing)?;
+        }
         while let Some((path, digest)) = self.wanted.pop_front() {
             let writing = Writing::begin(path, digest)?;
             match digest.bytes {
-                0 => writing.finish()?,
+                0 => self.is_whole(writing)?,
                 _ => {
                     self.writing = Some(writing);
                     break;
@@ -342,6 +418,26 @@ impl Incoming {
             }
         }
         Ok(())
+    }
+
+    fn is_whole(&mut self, writing: Writing) -> Result<(), RestoreError> {
+        let (name, digest) = (writing.name(), writing.digest);
+        writing.finish()?;
+        self.whole.insert(name, digest);
+        Ok(())
+    }
+
+    /// Ends an attempt whose sender is gone. The file under way is lost; the whole ones stay for the next attempt. Waits for the
+    /// disk.
+    ///
+    /// # Errors
+    ///
+    /// The disk fails.
+    pub fn cut_off(self) -> Result<CutOff, RestoreError> {
+        if let Some(writing) = self.writing {
+            disk::remove_if_there(&writing.path).map_err(file_error(&writing.path))?;
+        }
+        Ok(CutOff { whole: self.whole, files: self.files })
     }
 
     /// Checks that nothing is missing. Waits for the disk.
@@ -370,6 +466,10 @@ impl Writing {
         Ok(Self { path, file, digest, written: 0, hash: Box::new(Xxh3::new()) })
     }
 
+    fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
         self.hash.update(bytes);
         disk::write_at(&self.file, &self.path, bytes, self.written).map_err(file_error(&self.path))?;
@@ -378,9 +478,8 @@ impl Writing {
     }
 
     fn finish(self) -> Result<(), RestoreError> {
-        let name = || self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if self.hash.digest128() != self.digest.xxh3 || self.digest.check(&self.path).is_err() {
-            return Err(damaged(format!("the file {} is not what was written", name())));
+            return Err(damaged(format!("the file {} is not what was written", self.name())));
         }
         disk::sync(&self.file, &self.path).map_err(file_error(&self.path))
     }
@@ -462,7 +561,7 @@ mod tests {
         pieces: &[Bytes],
         from: Position,
     ) -> Result<Whole, RestoreError> {
-        let mut incoming = replica.receive(head, from)?;
+        let mut incoming = replica.receive(head, from, &mut None)?;
         pieces.iter().try_for_each(|piece| incoming.add(piece))?;
         incoming.finish()
     }
@@ -522,7 +621,7 @@ mod tests {
         let peer = broker_with(&log, sender.path(), &["a", "b", "c"]);
         let own = broker_with(&Shared::default(), receiver.path(), &["z"]);
         let head = peer.send().unwrap().head().clone();
-        let refused = |head: CheckpointHead, from| own.receive(&head, from).unwrap_err();
+        let refused = |head: CheckpointHead, from| own.receive(&head, from, &mut None).unwrap_err();
         let other = CheckpointHead { cluster: "00".into(), ..head.clone() };
         assert!(matches!(refused(other, 1), RestoreError::OtherCluster { found, .. } if found == "00"));
         let newer = CheckpointHead { format: FORMAT + 1, ..head.clone() };
@@ -559,11 +658,114 @@ mod tests {
         assert!(matches!(with(&whole, &other_end), Err(RestoreError::Damaged(_))));
         assert_eq!((with(&whole, &head).unwrap(), left(receiver.path())), (mark(3), vec![]));
         // One byte at a time.
-        let mut incoming = own.receive(&head, 1).unwrap();
+        let mut incoming = own.receive(&head, 1, &mut None).unwrap();
         whole.chunks(1).for_each(|byte| incoming.add(byte).unwrap());
         assert_eq!(keys(&own), ["z"]);
         own.restore(incoming.finish().unwrap()).unwrap();
         assert_eq!(keys(&own), ["a", "b", "c"]);
+    }
+
+    /// Receives a checkpoint of three pieces, the manifest and two files, up to the middle of the second file.
+    fn cut_in_the_second_file(own: &Replica, peer: &Replica) -> (CheckpointHead, Vec<Bytes>, CutOff) {
+        let (head, sent) = pieces(peer.send().unwrap());
+        let [manifest, first, second] = &sent[..] else { panic!("{} pieces", sent.len()) };
+        let mut incoming = own.receive(&head, 1, &mut None).unwrap();
+        for piece in [manifest, first, &second.slice(..second.len() / 2)] {
+            incoming.add(piece).unwrap();
+        }
+        let cut_off = incoming.cut_off().unwrap();
+        let left: Vec<_> =
+            fs::read_dir(cut_off.files.folder()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(left, [cut_off.files()[0].name.as_str()], "the file under way is gone");
+        (head, sent, cut_off)
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_cut_off_goes_on_with_the_file_under_way() {
+        let (log, sender, receiver) = (Shared::default(), folder(), folder());
+        drop(broker_with(&log, sender.path(), &["a"]));
+        let peer = broker_with(&log, sender.path(), &["b", "c"]);
+        let own = Replica::open(receiver.path(), &CLUSTER).unwrap();
+        let (_, sent, cut_off) = cut_in_the_second_file(&own, &peer);
+        let mut cut_off = Some(cut_off);
+        let mut outgoing = peer.send().unwrap();
+        outgoing.omit(&cut_off.as_ref().unwrap().files());
+        let (head, again) = pieces(outgoing);
+        assert_eq!((head.omitted.len(), &again[..]), (1, &[sent[0].clone(), sent[2].clone()][..]));
+        // Cut off once more, now behind the last byte: the next attempt needs the manifest alone.
+        let mut incoming = own.receive(&head, 1, &mut cut_off).unwrap();
+        again.iter().for_each(|piece| incoming.add(piece).unwrap());
+        let mut cut_off = Some(incoming.cut_off().unwrap());
+        let mut outgoing = peer.send().unwrap();
+        outgoing.omit(&cut_off.as_ref().unwrap().files());
+        let (head, again) = pieces(outgoing);
+        assert_eq!((head.omitted.len(), &again[..]), (2, &sent[..1]));
+        let mut incoming = own.receive(&head, 1, &mut cut_off).unwrap();
+        again.iter().for_each(|piece| incoming.add(piece).unwrap());
+        own.restore(incoming.finish().unwrap()).unwrap();
+        assert_eq!((own.end(), keys(&own), left(receiver.path())), (mark(3), keys(&peer), vec![]));
+        drop(own);
+        assert_eq!(keys(&Replica::open(receiver.path(), &CLUSTER).unwrap()), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn of_a_checkpoint_that_has_changed_meanwhile_only_equal_files_are_omitted() {
+        let (log, sender, receiver) = (Shared::default(), folder(), folder());
+        drop(broker_with(&log, sender.path(), &["a"]));
+        let peer = broker_with(&log, sender.path(), &["b"]);
+        let own = Replica::open(receiver.path(), &CLUSTER).unwrap();
+        // The checkpoint of another broker with files of the same names, and another content.
+        let (others_log, others) = (Shared::default(), folder());
+        drop(broker_with(&others_log, others.path(), &["x"]));
+        let other = broker_with(&others_log, others.path(), &["y", "z"]);
+        let (_, _, cut_off) = cut_in_the_second_file(&own, &other);
+        let mut cut_off = Some(cut_off);
+        let mut outgoing = peer.send().unwrap();
+        outgoing.omit(&cut_off.as_ref().unwrap().files());
+        let (head, sent) = pieces(outgoing);
+        assert_eq!((head.omitted.len(), sent.len()), (0, 3), "all is sent");
+        let mut incoming = own.receive(&head, 1, &mut cut_off).unwrap();
+        sent[..2].iter().for_each(|piece| incoming.add(piece).unwrap());
+        let mut cut_off = Some(incoming.cut_off().unwrap());
+        // The broker itself goes on: its first file stays, and a third one comes.
+        drop(peer);
+        let peer = broker_with(&log, sender.path(), &["c"]);
+        let mut outgoing = peer.send().unwrap();
+        outgoing.omit(&cut_off.as_ref().unwrap().files());
+        let (head, sent) = pieces(outgoing);
+        assert_eq!((head.mark, head.omitted.len(), sent.len()), (mark(3), 1, 3));
+        let mut incoming = own.receive(&head, 1, &mut cut_off).unwrap();
+        sent.iter().for_each(|piece| incoming.add(piece).unwrap());
+        own.restore(incoming.finish().unwrap()).unwrap();
+        assert_eq!((own.end(), keys(&own)), (mark(3), ["a", "b", "c"].map(String::from).into()));
+    }
+
+    #[test]
+    fn a_file_that_is_omitted_and_not_there_is_refused_and_an_older_sender_sends_all() {
+        let (log, sender, receiver) = (Shared::default(), folder(), folder());
+        drop(broker_with(&log, sender.path(), &["a"]));
+        let peer = broker_with(&log, sender.path(), &["b"]);
+        let own = Replica::open(receiver.path(), &CLUSTER).unwrap();
+        let (head, sent, cut_off) = cut_in_the_second_file(&own, &peer);
+        let had = cut_off.files();
+        drop(cut_off);
+        assert_eq!(left(receiver.path()), Vec::<&str>::new(), "dropped, it leaves nothing");
+        for omitted in [vec![had[0].name.clone()], vec!["tasks.999".to_owned()], vec!["../x".to_owned()]] {
+            let mut incoming = own.receive(&CheckpointHead { omitted, ..head.clone() }, 1, &mut None).unwrap();
+            let refused = incoming.add(&sent[0]).unwrap_err();
+            assert!(refused.to_string().contains("which this broker has not"), "{refused}");
+        }
+        // A refused checkpoint leaves what there is for the next one.
+        let (_, _, cut_off) = cut_in_the_second_file(&own, &peer);
+        let mut cut_off = Some(cut_off);
+        let foreign = CheckpointHead { cluster: "00".into(), ..head.clone() };
+        own.receive(&foreign, 1, &mut cut_off).unwrap_err();
+        assert_eq!(cut_off.as_ref().unwrap().files(), had);
+        // A sender that knows of no omission.
+        let mut incoming = own.receive(&head, 1, &mut cut_off).unwrap();
+        sent.iter().for_each(|piece| incoming.add(piece).unwrap());
+        own.restore(incoming.finish().unwrap()).unwrap();
+        assert_eq!(keys(&own), ["a", "b"]);
     }
 
     #[test]
@@ -588,8 +790,9 @@ mod tests {
                 format: FORMAT,
                 mark: Mark { position: 9, link: None },
                 manifest_bytes: stored.len() as u64,
+                omitted: Vec::new(),
             };
-            let refused = own.receive(&head, 1).unwrap().add(stored.as_bytes()).unwrap_err();
+            let refused = own.receive(&head, 1, &mut None).unwrap().add(stored.as_bytes()).unwrap_err();
             assert!(refused.to_string().contains("names a file that no table has"), "{refused}");
         }
     }
@@ -606,7 +809,7 @@ mod tests {
         {
             let receiver = folder();
             let own = broker_with(&Shared::default(), receiver.path(), &["z"]);
-            let mut incoming = own.receive(&head, 1).unwrap();
+            let mut incoming = own.receive(&head, 1, &mut None).unwrap();
             match step {
                 "part" => {
                     incoming.add(&pieces[0]).unwrap();
@@ -651,7 +854,7 @@ mod tests {
         log.bring_up_to_date(&own);
         assert!(matches!(own.restore(whole), Err(RestoreError::TooOld { found: 2, wanted: 3 })));
         let head = CheckpointHead { mark: mark(9), ..head };
-        let incoming = own.receive(&head, 1).unwrap();
+        let incoming = own.receive(&head, 1, &mut None).unwrap();
         let whole = Whole { mark: mark(9), files: incoming.files };
         log.led_by(&own);
         assert!(matches!(own.restore(whole), Err(RestoreError::Leads)));

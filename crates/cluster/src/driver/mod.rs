@@ -26,7 +26,7 @@ use baton_protocol::{
     lead::LeadGuard,
     time::{Clock, Moment},
 };
-use baton_store::{AppendError as StoreError, CheckpointHead, Link, Mark, Replica, Store, Whole};
+use baton_store::{AppendError as StoreError, CheckpointFile, CheckpointHead, Link, Mark, Replica, Store, Whole};
 use bytes::Bytes;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -97,7 +97,8 @@ pub trait Peers: Send + Sync {
     /// The last entries of the peers that answer soon. `addresses`: the names of the other members, and where to reach them.
     async fn positions(&self, addresses: Vec<(String, String)>) -> Vec<PeerPosition>;
 
-    /// Begins to receive the checkpoint of the peer at this address, which has the entries up to `upto` at least.
+    /// Begins to receive the checkpoint of the peer at this address, which has the entries up to `upto` at least. The peer
+    /// omits those files of `has` that its checkpoint has.
     ///
     /// # Errors
     ///
@@ -106,6 +107,7 @@ pub trait Peers: Send + Sync {
         &self,
         address: &str,
         upto: Position,
+        has: &[CheckpointFile],
     ) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String>;
 }
 
@@ -130,7 +132,12 @@ impl Peers for NoPeers {
         Vec::new()
     }
 
-    async fn checkpoint(&self, _: &str, _: Position) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String> {
+    async fn checkpoint(
+        &self,
+        _: &str,
+        _: Position,
+        _: &[CheckpointFile],
+    ) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String> {
         Err("this broker reaches no peer".into())
     }
 }
@@ -365,6 +372,8 @@ struct Driver {
     input: mpsc::UnboundedSender<Input>,
     applier: Applier,
     replica: Arc<Replica>,
+    /// What an attempt to receive a checkpoint has left.
+    left: restore::Left,
     /// The last entry that the thread of the tables was given, and the last one that it has applied.
     handed: u64,
     applied: watch::Sender<u64>,
@@ -437,6 +446,7 @@ impl Driver {
             input,
             applier,
             replica,
+            left: restore::Left::default(),
             handed: chain.position,
             applied: watch::channel(chain.position).0,
             view,
@@ -584,9 +594,9 @@ impl Driver {
             }
             Action::Restore { ticket, first } => {
                 let (names, peers, replica) = (self.names.clone(), self.peers.clone(), self.replica.clone());
-                let input = self.input.clone();
+                let (input, left) = (self.input.clone(), self.left.clone());
                 tokio::spawn(async move {
-                    let received = restore::receive(&names, &*peers, &replica, first).await;
+                    let received = restore::receive(&names, &*peers, &replica, &left, first).await;
                     // The thread of the tables says the rest.
                     drop(input.send(match received {
                         Some(whole) => Input::Received(ticket, whole),

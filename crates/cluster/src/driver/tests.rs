@@ -333,7 +333,8 @@ async fn above_its_bound_the_log_drops_what_a_third_broker_lacks() {
     assert!(engine.log.size_bytes().await.unwrap() > 0, "what only one broker has stays");
 }
 
-/// A peer in this process, which is cut off in the first attempt, and has the wrong cluster in the second.
+/// A peer in this process, which is cut off in the first attempt behind its manifest and its first file, and has the wrong
+/// cluster in the second.
 struct Beside {
     replica: Weak<Replica>,
     attempts: AtomicUsize,
@@ -365,16 +366,20 @@ impl Peers for Beside {
         &self,
         address: &str,
         upto: Position,
+        has: &[CheckpointFile],
     ) -> Result<(CheckpointHead, Box<dyn CheckpointPieces>), String> {
         assert_eq!(address, "b1:22867");
-        let outgoing = self.replica.upgrade().unwrap().send().unwrap();
+        let mut outgoing = self.replica.upgrade().unwrap().send().unwrap();
+        outgoing.omit(has);
         let mut head = outgoing.head().clone();
         assert!(head.mark.position >= upto && upto > 0);
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         if attempt == 1 {
             head.cluster = "00".into();
         }
-        let left = if attempt == 0 { 1 } else { usize::MAX };
+        // The file of the first attempt is not sent again, also after a peer that was refused.
+        assert_eq!((has.len(), head.omitted.len()), if attempt == 0 { (0, 0) } else { (1, 1) });
+        let left = if attempt == 0 { 2 } else { usize::MAX };
         Ok((head, Box::new(Sent { outgoing, left })))
     }
 }

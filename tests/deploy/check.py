@@ -1,10 +1,10 @@
-"""The chart, the compose file and the unit in deploy/ are valid, and what they give to a broker starts one.
+"""The chart, the compose files and the unit in deploy/ are valid, and what they give to a broker starts one.
 
     check.py --helm HELM --compose-schema SCHEMA target/debug/baton
 
-`helm lint` and `helm template` with several values; each object by the schemas of Kubernetes; the compose file by its schema;
+`helm lint` and `helm template` with several values; each object by the schemas of Kubernetes; the compose files by their schema;
 `baton serve --check` with the configuration and the environment of both, and a broker that is asked by the health check of the
-compose file. Values that the chart cannot use are refused. The unit is verified where systemd-analyze is there.
+compose file. The three brokers of the other compose file act as one. Values that the chart cannot use are refused. The unit is verified where systemd-analyze is there.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -196,11 +197,17 @@ def check_pod(objects: list[dict[str, Any]], chosen: dict[str, Any], files: File
         expect(seen["operators"]["audience"] == chosen["operators"]["audience"], "the audience is another")
 
 
-def check_compose(schema: Path, files: Files) -> None:
-    """The compose file is valid, and a broker with its configuration and environment passes its health check."""
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (DEPLOY / "compose.yml").read_text("utf-8"))
+def compose_file(name: str, schema: Path) -> dict[str, Any]:
+    """A compose file that is valid by the schema, with the defaults of its variables."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (DEPLOY / name).read_text("utf-8"))
     compose = yaml.safe_load(text)
     jsonschema.validate(compose, json.loads(schema.read_text("utf-8")))
+    return compose
+
+
+def check_compose(schema: Path, files: Files) -> None:
+    """The compose file is valid, and a broker with its configuration and environment passes its health check."""
+    compose = compose_file("compose.yml", schema)
     service = compose["services"]["baton"]
     (source,) = (volume.split(":")[0] for volume in service["volumes"] if volume.endswith(":ro"))
     sample = (DEPLOY / source).read_text("utf-8")
@@ -237,6 +244,83 @@ def check_compose(schema: Path, files: Files) -> None:
     print("compose: healthy")
 
 
+def free_port() -> int:
+    """A port of this machine that nothing has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
+    """The compose file of a cluster is valid, and its brokers act as one over a log in a folder: each passes its health check."""
+    compose = compose_file("compose.cluster.yml", schema)
+    services = compose["services"]
+    brokers = {name: service for name, service in services.items() if service.get("command", [""])[0] == "serve"}
+    expect(list(brokers) == ["b1", "b2", "b3"], f"the brokers are {list(brokers)}")
+    folder = files.folder / "cluster"
+    shared = folder / "shared"
+    # What the service `setup` makes in the volume of its own, at the places where the brokers look for it.
+    (volume, place) = services["setup"]["volumes"][0].split(":")
+    run(files.baton, "cluster", "keys", "--out", shared / "cluster", env=clean_environment({}))
+    run(files.baton, "serve", "--make-certificate", "broker.example.com", "--data", shared, env=clean_environment({}))
+    head = (DEPLOY / "compose.cluster.yml").read_text("utf-8")
+    expect(f"setup cluster keys --out {place}/cluster\n" in head, "the file does not say how to make the keys")
+    expect(f"--make-certificate broker.example.com --data {place}\n" in head, "the file does not say how to make a certificate")
+    processes: dict[str, tuple[subprocess.Popen[str], list[str], dict[str, str]]] = {}
+    ports = set()
+    for name, service in brokers.items():
+        environment = service["environment"]
+        (state, at) = service["volumes"][0].split(":")
+        expect((state, at) == (name, "/var/lib/baton"), f"{name} keeps its state in {state} at {at}")
+        expect(f"{volume}:/etc/baton/shared:ro" in service["volumes"], f"{name} has no keys")
+        expect({state, volume} <= set(compose["volumes"]), f"{name} has volumes that are not there")
+        expect(environment["BATON__CLUSTER__BROKER"] == name, f"{name} has another name")
+        expect(environment["BATON__CLUSTER__PEER_ADDRESS"] == f"{name}:22867", f"{name} has another address")
+        ports |= {port.split(":")[0] for port in service["ports"]}
+        path = folder / f"{name}.toml"
+        shutil.copy(DEPLOY / "baton.toml", path)
+        inside = {key: str(value).replace("/etc/baton/shared", str(shared)) for key, value in environment.items()}
+        # As it is, but for the places of files: the address of the database is taken.
+        seen = tomllib.loads(run(files.baton, "serve", "--config", path, "--check", env=clean_environment(inside)))
+        expect(seen["cluster"]["log"] == "postgres://baton@db/baton?sslmode=disable", f"the log is {seen['cluster']['log']}")
+        peer = f"127.0.0.1:{free_port()}"
+        changes = {
+            "BATON__LISTEN": "127.0.0.1:0",
+            "BATON__DATA": str(folder / name),
+            "BATON__METRICS__LISTEN": "127.0.0.1:0",
+            "BATON__CLUSTER__LOG": f"file://{folder}/log",
+            "BATON__CLUSTER__PEER_LISTEN": peer,
+            "BATON__CLUSTER__PEER_ADDRESS": peer,
+        }
+        command = [files.baton if part == "/usr/local/bin/baton" else part for part in service["healthcheck"]["test"][1:]]
+        command = [str(folder / name) if part == at else str(part) for part in command]
+        started = clean_environment(inside | changes)
+        process = subprocess.Popen(
+            [files.baton, "serve", "--config", path], env=started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        )
+        processes[name] = (process, command, started)
+    expect(len(ports) == len(brokers), f"two brokers have the same published port: {ports}")
+    try:
+        end = time.monotonic() + WITHIN_SECONDS
+        for name, (process, command, environment) in processes.items():
+            while outcome(*command, env=environment)[:2] != (0, "ready\n"):
+                expect(process.poll() is None, f"{name} ends with exit code {process.returncode}")
+                expect(time.monotonic() < end, f"{name} is not healthy in time")
+                time.sleep(0.05)
+        environment = processes["b1"][2]
+        status = json.loads(
+            run(files.baton, "cluster", "status", "--config", folder / "b1.toml", "--output", "json", env=environment)
+        )
+        roles = sorted(member["role"] for member in status["members"])
+        expect(roles == ["following", "following", "leading"], f"the brokers are {roles}")
+    finally:
+        for process, _, _ in processes.values():
+            process.terminate()
+        codes = {name: process.wait(WITHIN_SECONDS) for name, (process, _, _) in processes.items()}
+    expect(set(codes.values()) == {0}, f"the brokers end with exit codes {codes}")
+    print("compose of a cluster: healthy, one of three leads")
+
+
 def check_unit(baton: Path, folder: Path) -> None:
     """systemd knows every key of the unit, and exposes it to little."""
     if not shutil.which("systemd-analyze"):
@@ -267,6 +351,7 @@ def main() -> None:
         files = Files(baton, Path(folder))
         check_chart(arguments.helm, files)
         check_compose(arguments.compose_schema, files)
+        check_compose_of_a_cluster(arguments.compose_schema, files)
         check_unit(baton, Path(folder))
 
 

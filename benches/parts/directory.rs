@@ -15,10 +15,10 @@ use baton::{
     time::Timestamp,
 };
 
-use super::{Part, room::key};
+use super::{Part, room::key, size};
 
-const AGENTS: u32 = 100_000;
-const FIT: u32 = 20;
+const AGENTS: u64 = 100_000;
+const FIT: u64 = 20;
 
 pub(crate) fn parts() -> Vec<Part> {
     // Made at the first turn, so that other parts need not wait for it.
@@ -50,12 +50,13 @@ fn filled() -> Directory {
     let rule = Settings::default().presence_rule(Timestamp::default());
     // The directory is filled without the check that a key belongs to one agent, and 100,000 keys take seconds to make.
     let key = key("any");
-    Directory::new(&broker, rule, (0..AGENTS).map(|number| entry(number, key.clone())))
+    let agents = size(AGENTS, 1_000);
+    Directory::new(&broker, rule, (0..agents).map(|number| entry(number, agents, key.clone())))
 }
 
-/// An agent with four skills. Every agent has a common one.
-fn entry(number: u32, key: v1::AgentKey) -> Entry {
-    let own = match number % (AGENTS / FIT) {
+/// One of so many agents, each with four skills. Every agent has a common one.
+fn entry(number: u64, agents: u64, key: v1::AgentKey) -> Entry {
+    let own = match number % (agents / FIT) {
         0 => "finance.tax.de".to_owned(),
         other => format!("finance.audit.client-{other}"),
     };

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --bench parts                        all, in time
 //! cargo bench --bench parts -- verify              parts with this in their name
+//! cargo test --bench parts -- --test               each once and with less to prepare: nothing is measured
 //! benches/cost.sh instructions verify/strict        in instructions, which no noise of the machine changes
 //! ```
 
@@ -40,6 +41,11 @@ impl Part {
     pub fn many(name: &'static str, many: u64, turn: impl FnMut() + 'static) -> Self {
         Self { name, many, turn: Box::new(turn) }
     }
+}
+
+/// The size of something that a part prepares: the first while it is measured, the second if it only has to run once.
+pub(crate) fn size(measured: u64, tested: u64) -> u64 {
+    if std::env::args().any(|argument| argument == "--test") { tested } else { measured }
 }
 
 fn main() {

@@ -12,6 +12,7 @@ use baton::{
 use super::{
     Part,
     room::{ALICE, About, BATCH, BOB, Room},
+    size,
 };
 
 const MANY: u64 = 1000;
@@ -27,7 +28,8 @@ pub(crate) fn parts() -> Vec<Part> {
             append(room, &format!("task-{number}"), MANY);
         }),
     ];
-    for (name, before) in [("workspace/list-after-1000", 1_000), ("workspace/list-after-100000", 100_000)] {
+    for (name, before) in [("workspace/list-after-1000", 1_000), ("workspace/list-after-100000", size(100_000, 2_000))]
+    {
         let mut full = None;
         parts.push(Part::one(name, move || {
             let (room, _) = full.get_or_insert_with(|| on_disk(before));

@@ -287,13 +287,12 @@ async fn the_broker_s_own_card_has_the_key_that_signs_receipts() {
 async fn the_command_line_lists_the_processes_of_an_agent() {
     let broker = Broker::start();
     let agent = broker.agent("bob").await;
-    agent.session.heartbeat(v1::Heartbeat { working_on: vec!["t1".into()], ..Default::default() }).await.unwrap();
     let listed = broker.lines(&["agent", "processes", "bob"]);
-    assert_eq!((listed.len(), &listed[0]["taskCount"]), (1, &1.into()), "{listed:?}");
+    assert_eq!(listed.len(), 1, "{listed:?}");
     let output = broker.command(&["agent", "processes", "bob", "--output", "table"]).output().unwrap();
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("CONNECTED SINCE"), "{table}");
-    assert!(table.contains(listed[0]["instanceId"].as_str().unwrap()), "{table}");
+    assert!(table.contains("does not tell"), "{table}");
     drop(agent);
     eventually("the process is gone", async || broker.lines(&["agent", "processes", "bob"]).is_empty()).await;
 }

@@ -32,6 +32,7 @@ mod negotiations;
 mod parts;
 mod plan_growth;
 mod plan_shapes;
+mod plan_states;
 mod plan_work;
 mod plans;
 mod processes;

@@ -14,7 +14,7 @@ use super::{
 use baton_client::{
     About, Delivered, context_of,
     proto::v1::{self, AwardRule, BidState, ErrorCode, MessageType, NegotiationState as State},
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, Moment, SystemClock},
 };
 
 cases! {
@@ -124,8 +124,12 @@ impl Asked {
         answered("alice reads the negotiation", read(&self.alice, &self.id).await)
     }
 
+    /// Waits until the negotiation is in this state.
     pub(super) async fn is(&self, step: &str, state: State, winner: &str) -> Verdict {
-        let seen = self.look().await?;
+        let (began, mut seen) = (Moment::now(), self.look().await?);
+        while seen.state() != state && self.alice.looks_again(began).await {
+            seen = self.look().await?;
+        }
         let mut checks = Checks::of(step);
         checks.same("state", state, seen.state());
         checks.same("winner_id", winner, seen.winner_id.as_str());

@@ -165,7 +165,8 @@ async fn reassign(world: World) -> Verdict {
     answered("alice gives it to carol", to(carol.id()).await)?;
     let late = cast.report(&taken, TaskStatus::Completed, &json!({"response": "late"})).await;
     refused("the late result of bob", late, Refusal(Code::FailedPrecondition, "STALE_EPOCH"))?;
-    let offered = cast.run().await?.subtasks.swap_remove(0);
+    let is_offered = |run: &v1::PlanRun| run.subtasks.iter().any(|subtask| subtask.turn_agent_id == carol.id());
+    let offered = cast.once(is_offered).await?.subtasks.swap_remove(0);
     let mut checks = Checks::of("after it");
     checks.same("turn_agent_id", carol.id(), offered.turn_agent_id.as_str());
     checks.same("assigned_to", carol.id(), offered.assigned_to.as_str());

@@ -31,7 +31,8 @@ async fn submitter_sees_the_work(world: World) -> Verdict {
     skip_if_open(&world).await?;
     let cast = Cast::of(&world).await?;
     cast.submit(cast.plan(vec![cast.subtask("a", &[])])).await?;
-    let offered = cast.run().await?.subtasks.swap_remove(0);
+    let is_offered = |run: &v1::PlanRun| run.subtasks.iter().any(|subtask| !subtask.turn_agent_id.is_empty());
+    let offered = cast.once(is_offered).await?.subtasks.swap_remove(0);
     same("the plan with an offer", "turn_agent_id", cast.bob.id(), offered.turn_agent_id.as_str())?;
     let taken = cast.take().await?;
     let progress = v1::TaskStatusUpdate {
@@ -41,7 +42,8 @@ async fn submitter_sees_the_work(world: World) -> Verdict {
         ..Default::default()
     };
     answered("bob reports progress", cast.bob.say("", &taken.about, &progress).await)?;
-    let running = cast.run().await?.subtasks.swap_remove(0);
+    let has_progress = |run: &v1::PlanRun| run.subtasks.iter().any(|subtask| subtask.progress.is_some());
+    let running = cast.once(has_progress).await?.subtasks.swap_remove(0);
     let mut checks = Checks::of("the plan with a report");
     checks.same("progress", Some(0.5), running.progress);
     checks.same("details", "half of it", running.details.as_str());

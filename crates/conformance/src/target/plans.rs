@@ -125,18 +125,6 @@ impl Cast {
         answered("alice reads the plan", self.get(&self.alice).await)
     }
 
-    pub(super) async fn states(&self) -> Verdict<Vec<SubtaskState>> {
-        Ok(self.run().await?.subtasks.iter().map(v1::SubtaskStatus::state).collect())
-    }
-
-    pub(super) async fn is(&self, step: &str, plan: PlanState, subtasks: &[SubtaskState]) -> Verdict<v1::PlanRun> {
-        let run = self.run().await?;
-        let mut checks = Checks::of(step);
-        checks.same("plan.state", plan, run.state());
-        checks.same("subtasks", subtasks.to_vec(), run.subtasks.iter().map(v1::SubtaskStatus::state).collect());
-        checks.done().map(|()| run)
-    }
-
     /// Bob's next mail of this type. Other mail waits for its step.
     pub(super) async fn next(&self, wanted: MessageType) -> Verdict<Delivered> {
         let step = format!("{} waits for a {}", self.bob.id(), wanted.as_str_name());
@@ -261,8 +249,7 @@ async fn sequence_and_parallel(world: World) -> Verdict {
     let sequence = v1::Plan { mode: v1::PlanMode::Sequential.into(), ..cast.plan(subtasks) };
     cast.submit(sequence).await?;
     for (place, earlier) in [vec![], vec!["a"], vec!["a", "b"]].into_iter().enumerate() {
-        let active = cast.states().await?.iter().filter(|state| **state == SubtaskState::HandingOff).count();
-        same("SEQUENTIAL", "subtasks that are handed off", 1, active)?;
+        cast.count_is("SEQUENTIAL", &[SubtaskState::HandingOff], 1).await?;
         let got = cast.complete(&place.to_string()).await?;
         same("SEQUENTIAL", "previous_results", earlier, names(&got.previous_results))?;
     }
@@ -492,10 +479,8 @@ async fn slots(world: World) -> Verdict {
     let subtasks = (0..4).map(|number| cast.subtask(&format!("s{number}"), &[])).collect();
     cast.submit(v1::Plan { max_concurrency: 2, ..cast.plan(subtasks) }).await?;
     for done in 0..4 {
-        let states = cast.states().await?;
-        let active = |state: &&SubtaskState| matches!(state, SubtaskState::HandingOff | SubtaskState::Running);
-        let step = format!("after {done} results");
-        same(&step, "active subtasks", (4 - done).min(2), states.iter().filter(active).count())?;
+        let active = [SubtaskState::HandingOff, SubtaskState::Running];
+        cast.count_is(&format!("after {done} results"), &active, (4 - done).min(2)).await?;
         cast.complete("").await?;
     }
     cast.is("after the last result", PlanState::Completed, &[SubtaskState::Completed; 4]).await.map(drop)

@@ -15,7 +15,7 @@ use baton_client::{
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType},
     session::Agent,
-    time::{Clock as _, SystemClock},
+    time::{Clock as _, Moment, SystemClock},
 };
 
 /// The default credit of an agent.
@@ -308,6 +308,13 @@ impl Actor {
         let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned(), ..Default::default() };
         let got = self.call(async { self.client.answer(self.client.handoffs().get_handoff(request).await) }).await?;
         Ok(got.handoff.unwrap_or_default())
+    }
+
+    /// Waits a moment, and returns whether to look again: false after the patience of the target. A receipt says that a message
+    /// is stored; a plan or a negotiation that its handoff belongs to follows in a later commit.
+    pub(super) async fn looks_again(&self, began: Moment) -> bool {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        began.elapsed() < self.patience
     }
 
     /// Checks the owner and the epoch of the task.

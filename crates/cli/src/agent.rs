@@ -308,7 +308,7 @@ fn stored(usage: Option<&v1::AgentUsage>) -> String {
 fn processes(processes: &[v1::Process], output: &Output) -> Result<(), Failure> {
     let columns = [Column::Whole("PROCESS"), Column::Whole("CONNECTED SINCE"), Column::Text("WORKS ON")];
     output.list(&columns, processes, |process| {
-        let more = process.task_count as usize - process.task_ids.len().min(process.task_count as usize);
+        let more = (process.task_count as usize).saturating_sub(process.task_ids.len());
         let mut tasks = process.task_ids.clone();
         if more > 0 {
             tasks.push(format!("{more} more"));

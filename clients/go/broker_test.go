@@ -1,7 +1,6 @@
 package baton
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -62,9 +61,9 @@ type broker struct {
 // [tls], to which the test may append.
 func newBroker(t *testing.T, settings string) *broker {
 	t.Helper()
-	b := &broker{data: t.TempDir()}
+	b := &broker{data: t.TempDir(), address: holdPort(t)}
 	t.Cleanup(b.kill)
-	arguments := []string{"dev", "--data", b.data, "--listen", "127.0.0.1:0"}
+	arguments := []string{"dev", "--data", b.data, "--listen", b.address}
 	if settings != "" {
 		arguments = []string{"serve", "--config", b.config(t, settings)}
 	}
@@ -78,7 +77,7 @@ func newBroker(t *testing.T, settings string) *broker {
 func (b *broker) config(t *testing.T, settings string) string {
 	t.Helper()
 	path := filepath.Join(b.data, "baton.toml")
-	text := fmt.Sprintf("listen = \"127.0.0.1:0\"\ndata = %q\n%s\n", filepath.Join(b.data, "data"), settings)
+	text := fmt.Sprintf("listen = %q\ndata = %q\n%s\n", b.address, filepath.Join(b.data, "data"), settings)
 	if !strings.Contains(text, "[tls]") {
 		text += "[tls]\n"
 	}
@@ -126,11 +125,6 @@ func (b *broker) restart(t *testing.T) {
 	t.Helper()
 	arguments := []string{"dev", "--data", b.data, "--listen", b.address}
 	if b.toml != "" {
-		text := ok[[]byte](t)(os.ReadFile(b.toml))
-		text = bytes.Replace(text, []byte("127.0.0.1:0"), []byte(b.address), 1)
-		if err := os.WriteFile(b.toml, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
 		arguments = []string{"serve", "--config", b.toml}
 	}
 	if err := b.start(arguments...); err != nil {

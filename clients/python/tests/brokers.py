@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Self
@@ -29,6 +30,28 @@ async def begin(*agents):
         await agent.connect()
 
 
+class HeldPort:
+    """A port that stays this test's own while no broker listens on it.
+
+    The system gives a port in use to nobody who asks for any port, neither to a listener nor to a connection. A
+    connection from the port keeps it in use, and a broker that names it can listen there (both with SO_REUSEADDR).
+    """
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            near = socket.socket()
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            near.bind(("127.0.0.1", 0))
+            near.connect(listener.getsockname())
+            far, _ = listener.accept()
+        self._ends = (near, far)
+        self.address = f"127.0.0.1:{near.getsockname()[1]}"
+
+    def release(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
 class RealBroker:
     """A broker with its data folder; it can be killed and restarted on the same port."""
 
@@ -36,15 +59,15 @@ class RealBroker:
         self.folder = folder
         self.data = folder / "data"
         self.ca = self.data / "tls" / "ca.pem"
-        self.server = ""
+        self._port = HeldPort()
+        self.server = self._port.address
         self._config: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         address = self.data / "address"
         address.unlink(missing_ok=True)
-        listen = self.server or "127.0.0.1:0"
-        command = [str(BATON), "dev", "--data", str(self.data), "--listen", listen]
+        command = [str(BATON), "dev", "--data", str(self.data), "--listen", self.server]
         if self._config is not None:
             command = [str(BATON), "serve", "--config", str(self._config)]
         with (self.folder / "broker.log").open("ab") as log:
@@ -53,7 +76,6 @@ class RealBroker:
             while not (address.exists() and address.read_text().strip()):
                 assert self._process.poll() is None, (self.folder / "broker.log").read_text()[-2000:]
                 await asyncio.sleep(0.02)
-        self.server = address.read_text().strip()
 
     async def serve(self, more: str = "") -> None:
         """Restarts the same broker as `baton serve`: only operators register agents."""
@@ -70,6 +92,11 @@ class RealBroker:
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
+
+    def end(self) -> None:
+        """Stops it for good."""
+        self.stop()
+        self._port.release()
 
     def agent(self, agent_id: str, **options) -> Agent:
         options = {"ca_file": self.ca} | options

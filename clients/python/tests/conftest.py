@@ -9,4 +9,4 @@ async def broker(tmp_path):
     broker = RealBroker(tmp_path)
     await broker.start()
     yield broker
-    broker.stop()
+    broker.end()

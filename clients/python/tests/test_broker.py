@@ -396,7 +396,7 @@ async def test_a_wrong_ca_is_not_trusted(broker, tmp_path):
     other = RealBroker(tmp_path / "other")
     other.folder.mkdir()
     await other.start()
-    other.stop()
+    other.end()
     async with broker.agent("alice", ca_file=other.ca) as alice:
         with pytest.raises(UntrustedError) as refused:
             await within(alice.connect())

@@ -32,7 +32,7 @@ def broker(tmp_path_factory):
     broker = RealBroker(tmp_path_factory.mktemp("broker"))
     asyncio.run(broker.start())
     yield broker
-    broker.stop()
+    broker.end()
 
 
 def test_there_are_scenarios():

@@ -44,7 +44,7 @@ def broker(tmp_path):
     broker = RealBroker(tmp_path)
     asyncio.run(broker.start())
     yield broker
-    broker.stop()
+    broker.end()
 
 
 @pytest.fixture(autouse=True)

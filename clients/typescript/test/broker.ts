@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as wait } from "node:timers/promises";
 import { Agent, type AgentOptions, BatonError, type Delivery, generateKey, type Payload } from "../src/index.js";
+import { heldPort } from "./port.js";
 
 /** The time limit of a wait for something that must happen. It only ends a test that hangs. */
 export const PATIENCE_MS = 300_000;
@@ -26,24 +27,26 @@ export function temporaryFolder(): string {
 const certificates: { folder?: string } = {};
 
 export class Broker {
-  address = "";
   #process: ChildProcess | undefined;
   /** The path of its configuration file, if any. */
   #toml: string | undefined;
 
-  private constructor(readonly data: string) {}
+  private constructor(
+    readonly data: string,
+    readonly address: string,
+  ) {}
 
   /** Starts a development broker; with `settings` one with a configuration file whose last section is [tls]. */
   static async start(settings?: string): Promise<Broker> {
     const folder = temporaryFolder();
     if (settings === undefined) {
-      const broker = new Broker(folder);
-      await broker.#run("dev", "--data", broker.data, "--listen", "127.0.0.1:0");
+      const broker = new Broker(folder, await heldPort());
+      await broker.restart();
       certificates.folder ??= join(broker.data, "tls");
       return broker;
     }
     if (certificates.folder === undefined) await (await Broker.start()).stop();
-    const broker = new Broker(join(folder, "data"));
+    const broker = new Broker(join(folder, "data"), await heldPort());
     mkdirSync(broker.data);
     await broker.#run("serve", "--config", broker.#configure(folder, settings));
     return broker;
@@ -52,7 +55,6 @@ export class Broker {
   /** Restarts the broker on its folder and port. */
   async restart(): Promise<void> {
     if (this.#toml === undefined) return this.#run("dev", "--data", this.data, "--listen", this.address);
-    writeFileSync(this.#toml, readFileSync(this.#toml, "utf8").replace("127.0.0.1:0", this.address));
     return this.#run("serve", "--config", this.#toml);
   }
 
@@ -96,8 +98,7 @@ export class Broker {
     broker.once("exit", () => running.delete(broker));
     this.#process = broker;
     for (const until = Date.now() + PATIENCE_MS; Date.now() < until;) {
-      this.address = existsSync(file) ? readFileSync(file, "utf8").trim() : "";
-      if (this.address !== "") return;
+      if (existsSync(file) && readFileSync(file, "utf8").trim() === this.address) return;
       await wait(5);
     }
     throw new Error("the broker does not start");
@@ -115,7 +116,7 @@ export class Broker {
     const path = join(folder, "baton.toml");
     const tls = certificates.folder ?? "";
     const quoted = (text: string): string => JSON.stringify(text);
-    const lines = ['listen = "127.0.0.1:0"', `data = ${quoted(this.data)}`, settings];
+    const lines = [`listen = ${quoted(this.address)}`, `data = ${quoted(this.data)}`, settings];
     if (!settings.includes("[tls]")) lines.push("[tls]");
     lines.push(`certificate = ${quoted(join(tls, "server.pem"))}`, `key = ${quoted(join(tls, "server.key"))}`, "");
     writeFileSync(path, lines.join("\n"));

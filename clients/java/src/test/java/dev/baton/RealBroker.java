@@ -28,18 +28,19 @@ final class RealBroker implements AutoCloseable {
     private final Path folder;
     private final Path data;
     private final List<String> command = new ArrayList<>();
+    private final HeldPort port = new HeldPort();
+    final String server = port.address();
     private Process process;
-    String server = "127.0.0.1:0";
 
-    RealBroker(Path folder) {
+    RealBroker(Path folder) throws IOException {
         this.folder = folder;
         this.data = folder.resolve("data");
-        command.addAll(List.of(BATON, "dev", "--data", data.toString()));
+        command.addAll(List.of(BATON, "dev", "--data", data.toString(), "--listen", server));
     }
 
     /** Restarts the same broker as `baton serve`, where only operators register agents, with more configuration. */
     void serve(String more) throws Exception {
-        close();
+        stop();
         Path config = folder.resolve("broker.toml");
         Path tls = data.resolve("tls");
         Files.writeString(
@@ -61,11 +62,7 @@ final class RealBroker implements AutoCloseable {
     RealBroker start() throws Exception {
         Path address = data.resolve("address");
         Files.deleteIfExists(address);
-        List<String> whole = new ArrayList<>(command);
-        if (whole.contains("dev")) {
-            whole.addAll(List.of("--listen", server));
-        }
-        process = new ProcessBuilder(whole)
+        process = new ProcessBuilder(command)
                 .redirectErrorStream(true)
                 .redirectOutput(ProcessBuilder.Redirect.appendTo(folder.resolve("broker.log").toFile()))
                 .start();
@@ -75,7 +72,6 @@ final class RealBroker implements AutoCloseable {
             }
             return Files.exists(address) && !Files.readString(address).isBlank();
         });
-        server = Files.readString(address).strip();
         return this;
     }
 
@@ -84,7 +80,12 @@ final class RealBroker implements AutoCloseable {
     }
 
     @Override
-    public void close() throws InterruptedException {
+    public void close() throws InterruptedException, IOException {
+        stop();
+        port.close();
+    }
+
+    void stop() throws InterruptedException {
         process.destroy();
         if (!process.waitFor(PATIENCE_SECONDS, TimeUnit.SECONDS)) {
             kill();

@@ -2,12 +2,12 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
 };
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct Relay {
     /// The address that clients connect to.
     pub address: SocketAddr,
+    /// A connection from that port, so that the system gives the port to nobody while it is closed.
+    _held: (TcpStream, TcpStream),
     to: SocketAddr,
     accepting: JoinSet<()>,
     connections: Arc<Mutex<JoinSet<()>>>,
@@ -27,11 +29,18 @@ pub(super) struct Relay {
 impl Relay {
     /// Opens a relay on a free port.
     pub(crate) async fn open(to: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let other = TcpListener::bind(any).await?;
+        // Where both have this option, a listener can have the port of a connection.
+        let holder = TcpSocket::new_v4()?;
+        holder.set_reuseaddr(true)?;
+        holder.bind(any)?;
+        let holder = holder.connect(other.local_addr()?).await?;
+        let address = holder.local_addr()?;
+        let held = (holder, other.accept().await?.0);
         let (connections, silence) = (Arc::default(), Arc::default());
-        let mut relay = Self { address, to, accepting: JoinSet::new(), connections, silence };
-        relay.accept(listener);
+        let mut relay = Self { address, _held: held, to, accepting: JoinSet::new(), connections, silence };
+        relay.open_again().await?;
         Ok(relay)
     }
 

@@ -36,7 +36,9 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -su
     -keyout "$work/server.key" -out "$work/server.crt" 2>"$work/openssl.log" || { cat "$work/openssl.log"; exit 1; }
 chmod 600 "$work/server.key"
 if ((EUID == 0)); then chown nobody "$work/server.key"; fi
-port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+# Held over the crashes: its end is that of its standard input, which is this shell.
+coproc holder { exec python3 tests/ports.py; }
+read -r port <&"${holder[0]}"
 cat >"$work/start" <<START
 #!/usr/bin/env bash
 exec ${as[*]} "$bin/pg_ctl" start --wait --silent --pgdata "$work/data" --log "$work/data/server.log" \\

@@ -6,10 +6,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +26,7 @@ use crate::{
     broker::{Broker, baton, eventually, exit_of, identity, write},
     console::{get, logged_in},
     load::Load,
+    ports::HeldPort,
 };
 
 const SEED: u64 = 20_260_103;
@@ -49,15 +47,8 @@ struct Cluster {
     /// The keys, the certificate and the log.
     folder: tempfile::TempDir,
     folders: Vec<Arc<tempfile::TempDir>>,
-}
-
-/// A port for later, and for a broker that starts again. The system gives such a port to no connection: its own ones are above.
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let first = std::process::id();
-    let place = || first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
-    let mut ports = std::iter::repeat_with(|| u16::try_from(20_000 + place()).unwrap()).take(12_000);
-    ports.find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
+    /// Where brokers listen for their peers, one for each configuration.
+    ports: Vec<HeldPort>,
 }
 
 fn copy(from: &Path, to: PathBuf) {
@@ -77,12 +68,13 @@ impl Cluster {
         for name in ["server.pem", "server.key"] {
             copy(&data.join("tls").join(name), keys.join(name));
         }
-        let cluster = Self {
+        let mut cluster = Self {
             brokers: BTreeMap::new(),
             folder,
             folders: (0..BROKERS).map(|_| Arc::new(tempfile::tempdir().unwrap())).collect(),
+            ports: Vec::new(),
         };
-        for (place, folder) in cluster.folders.iter().enumerate() {
+        for (place, folder) in cluster.folders.clone().iter().enumerate() {
             copy(&single.ca(), folder.path().join("data/tls/ca.pem"));
             write(&folder.path().join("baton.toml"), &cluster.configuration(place, "cluster"));
             let log = cluster.folder.path().join("log/cluster");
@@ -92,15 +84,18 @@ impl Cluster {
     }
 
     /// The configuration of the broker at a place in a cluster of this name.
-    fn configuration(&self, place: usize, name: &str) -> String {
+    fn configuration(&mut self, place: usize, name: &str) -> String {
         let (data, keys) = (self.folders[place].path().join("data"), self.folder.path().join("keys"));
         let (certificate, key) = (keys.join("server.pem"), keys.join("server.key"));
-        let (log, port) = (self.folder.path().join("log"), free_port());
+        let log = self.folder.path().join("log");
+        let port = HeldPort::new();
+        let peers = port.address();
+        self.ports.push(port);
         format!(
             "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
              [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n\
              [cluster]\nname = \"{name}\"\nbroker = \"b{place}\"\nlog = \"file://{}\"\nkeys = {keys:?}\n\
-             peer_listen = \"127.0.0.1:{port}\"\npeer_address = \"127.0.0.1:{port}\"\nlease = \"{}s\"\n",
+             peer_listen = {peers:?}\npeer_address = {peers:?}\nlease = \"{}s\"\n",
             log.display(),
             LEASE.as_secs(),
         )
@@ -451,9 +446,10 @@ async fn a_folder_a_name_and_keys_are_those_of_one_broker_of_one_cluster() {
     // A second process with the name of the first, and a folder of its own.
     let namesake = cluster.configuration(1, "cluster").replace("\"b1\"", "\"b0\"");
     write(&cluster.folders[1].path().join("baton.toml"), &namesake);
+    let folders = cluster.folders.clone();
     let serve = |place: usize| {
         let mut command = baton();
-        command.args(["serve", "--config"]).arg(cluster.folders[place].path().join("baton.toml"));
+        command.args(["serve", "--config"]).arg(folders[place].path().join("baton.toml"));
         command
     };
     let (code, text) = exit_of(&mut serve(1));

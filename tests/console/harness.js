@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -29,6 +30,25 @@ const HEADERS = {
   "referrer-policy": "no-referrer",
   "cross-origin-opener-policy": "same-origin",
 };
+
+/** Both ends of the connections that hold ports. */
+const ends = [];
+
+/**
+ * The address of a port that stays this process's own while no broker listens on it. The system gives a port in use to nobody who
+ * asks for any port. A connection from the port keeps it in use, and a broker that names it can listen there (both with
+ * SO_REUSEADDR).
+ */
+async function heldPort() {
+  const server = createServer((far) => ends.push(far.unref())).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  // With an address of its own, the socket is bound first, with SO_REUSEADDR.
+  const near = connect({ host: "127.0.0.1", port: server.address().port, localAddress: "127.0.0.1" });
+  await Promise.all([once(near, "connect"), once(server, "connection")]);
+  ends.push(near.unref());
+  server.close();
+  return `127.0.0.1:${near.localPort}`;
+}
 
 let browser;
 async function theBrowser() {
@@ -79,7 +99,8 @@ class Scene {
     scene.folder = mkdtempSync(join(tmpdir(), "console-"));
     scene.data = join(scene.folder, "data");
     try {
-      await scene.start("127.0.0.1:0");
+      scene.address = await heldPort();
+      await scene.restart();
     } catch (error) {
       await scene.end();
       throw error;
@@ -87,11 +108,12 @@ class Scene {
     return scene;
   }
 
-  async start(listen) {
+  /** Starts the broker, also after it was killed, on its folder and port. */
+  async restart() {
     const file = join(this.data, "address");
     rmSync(file, { force: true });
-    this.#broker = this.#run(["dev", "--data", this.data, "--listen", listen, ...this.#flags], { BATON_LOG: "error" });
-    this.address = await until("the broker's address", () => {
+    this.#broker = this.#run(["dev", "--data", this.data, "--listen", this.address, ...this.#flags], { BATON_LOG: "error" });
+    await until("the broker's address", () => {
       assert.equal(this.#broker.exitCode, null, "the broker has ended");
       return existsSync(file) && readFileSync(file, "utf8").trim();
     });
@@ -106,11 +128,6 @@ class Scene {
     const ended = once(this.#broker, "exit");
     this.#broker.kill("SIGKILL");
     await ended;
-  }
-
-  /** Starts a broker that was killed, on its folder and port. */
-  restart() {
-    return this.start(this.address);
   }
 
   #run(args, env) {

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,9 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import held_port  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -244,13 +246,6 @@ def check_compose(schema: Path, files: Files) -> None:
     print("compose: healthy")
 
 
-def free_port() -> int:
-    """A port of this machine that nothing has."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
     """The compose file of a cluster is valid, and its brokers act as one over a log in a folder: each passes its health check."""
     compose = compose_file("compose.cluster.yml", schema)
@@ -283,7 +278,7 @@ def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
         # As it is, but for the places of files: the address of the database is taken.
         seen = tomllib.loads(run(files.baton, "serve", "--config", path, "--check", env=clean_environment(inside)))
         expect(seen["cluster"]["log"] == "postgres://baton@db/baton?sslmode=disable", f"the log is {seen['cluster']['log']}")
-        peer = f"127.0.0.1:{free_port()}"
+        peer = f"127.0.0.1:{held_port()}"
         changes = {
             "BATON__LISTEN": "127.0.0.1:0",
             "BATON__DATA": str(folder / name),

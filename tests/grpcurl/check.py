@@ -19,11 +19,13 @@ What is another in each run is compared by these rules:
 import difflib
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import held_port  # noqa: E402
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "grpcurl.md"
 PATIENCE_SECONDS = 300
@@ -40,9 +42,7 @@ class Shell:
     """One bash for all blocks."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{held_port()}"
         environment = {**os.environ, "BATON_LISTEN": address, "BATON_SERVER": address, "LC_ALL": "C.UTF-8"}
         self._process = subprocess.Popen(
             ["bash"], cwd=folder, env=environment, text=True, bufsize=1, start_new_session=True,

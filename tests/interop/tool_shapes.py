@@ -8,7 +8,6 @@ it. The node has names that are cut, and 32 outputs.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -70,29 +69,24 @@ def check_mcp(tool: dict) -> str:
 def main() -> None:
     for name in ("SERVER", "CA", "TOKEN", "CERT", "CERT_KEY", "DATA", "LISTEN", "CONFIG"):
         os.environ.pop(f"BATON_{name}", None)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data")
         file = Path(folder, "graph.json")
         file.write_text(json.dumps(graph()))
         log = Path(folder, "log").open("w")
-        broker = subprocess.Popen([BATON, "dev", "--data", str(data), "--listen", address], stdout=log, stderr=log)
+        broker = subprocess.Popen([BATON, "dev", "--data", str(data), "--port", "0"], stdout=log, stderr=log)
+        address = data / "address"
 
         def baton(*command: str) -> object:
             ca, token = data / "tls/ca.pem", (data / "operator.token").read_text().strip()
-            flags = ["--server", address, "--ca", str(ca), "--token", token, "-o", "json"]
+            flags = ["--server", address.read_text().strip(), "--ca", str(ca), "--token", token, "-o", "json"]
             done = subprocess.run([BATON, *flags, *command], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             return json.loads(done.stdout)
 
         try:
             deadline = time.monotonic() + 120
-            while not (data / "operator.token").exists() or subprocess.run(
-                [BATON, "--server", address, "--ca", str(data / "tls/ca.pem"), "agent", "list"],
-                capture_output=True, check=False,
-            ).returncode:
+            while not (address.exists() and address.read_text().strip()):
                 assert broker.poll() is None and time.monotonic() < deadline, Path(folder, "log").read_text()
                 time.sleep(0.1)
             baton("graph", "register", str(file))

@@ -19,6 +19,9 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import held_port  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120
 
@@ -79,7 +82,7 @@ def check(baton: str, tools: Path, folder: Path, running: list) -> None:
     data, log = folder / "data", folder / "broker.log"
     command = [baton, "dev", "--port", "0", "--data", str(data), "--metrics-listen", "127.0.0.1:0"]
     # Exemplars name recorded traces. No collector listens there, which costs spans and nothing else.
-    traced = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    traced = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{held_port()}"}
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("w"), text=True, cwd=folder, env=traced)
     running.append(broker)
     address = re.match(r"baton is ready on (\S+)", broker.stdout.readline()).group(1)
@@ -97,7 +100,7 @@ def check(baton: str, tools: Path, folder: Path, running: list) -> None:
         "scrape_configs:\n"
         f"  - {{job_name: baton, static_configs: [{{targets: ['{shown}']}}]}}\n"
     )
-    port = free_port()
+    port = held_port()
     prometheus = f"http://127.0.0.1:{port}"
     arguments = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"]
     arguments.append("--enable-feature=exemplar-storage")
@@ -144,14 +147,6 @@ def exemplars(prometheus: str) -> list[str]:
     found = [each["labels"]["trace_id"] for series in answer["data"] for each in series["exemplars"]]
     assert all(re.fullmatch("[0-9a-f]{32}", trace) for trace in found), found
     return found
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 if __name__ == "__main__":

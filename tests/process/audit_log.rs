@@ -1,7 +1,5 @@
 //! `baton audit`: following over restarts, and spans of time. Exports of dead letters by time.
 
-use std::fs;
-
 use baton::proto::v1::{self, MessageType};
 use baton_client::About;
 use serde_json::Value;
@@ -9,6 +7,7 @@ use serde_json::Value;
 use crate::{
     broker::{Broker, card, exit_of},
     handoffs_watch::Follower,
+    ports::HeldPort,
 };
 
 async fn register(broker: &Broker, name: &str) {
@@ -23,13 +22,11 @@ fn number(shown: &Value) -> u64 {
 
 #[tokio::test]
 async fn a_followed_audit_log_has_each_act_once_over_restarts() {
-    let broker = Broker::serve("", "");
+    // The broker comes back where the command looks for it.
+    let port = HeldPort::new();
+    let broker = Broker::serve_on(&port);
     register(&broker, "a").await;
     let log = broker.lines(&["audit"]);
-    // The broker comes back where the command looks for it.
-    let config = broker.folder.path().join("baton.toml");
-    let text = fs::read_to_string(&config).unwrap().replace("127.0.0.1:0", &broker.address);
-    fs::write(&config, text).unwrap();
     let after = (log.len() - 1).to_string();
     let mut follower = Follower::of(broker.command(&["audit", "--follow", "--after", &after, "--output", "jsonl"]));
     let mut seen = vec![follower.next()];

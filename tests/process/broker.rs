@@ -17,6 +17,8 @@ use baton::{
 use baton_client::{Client, Composer, Identity, Link, LinkOptions, Options, Trust, session::Agent};
 use serde_json::Value;
 
+use crate::ports::HeldPort;
+
 /// The time limit of a wait for something that must happen. It ends a test that hangs, and is far above what the slowest
 /// machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
@@ -53,6 +55,13 @@ impl Broker {
         Self::spawn(command, folder)
     }
 
+    /// Starts a development broker on this port, in a folder that may have the data of a broker before it.
+    pub(crate) fn start_on(port: &HeldPort, folder: Arc<tempfile::TempDir>) -> Self {
+        let mut command = baton();
+        command.args(["dev", "--listen", &port.address(), "--data"]).arg(folder.path().join("data"));
+        Self::spawn(command, folder)
+    }
+
     /// Starts a broker with a configuration: `top` before the tables, `more` after them.
     pub(crate) fn serve(top: &str, more: &str) -> Self {
         let first = Self::start();
@@ -62,6 +71,16 @@ impl Broker {
             "listen = \"127.0.0.1:0\"\ndata = {data:?}\n{top}\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
         );
         write(&folder.path().join("baton.toml"), &text);
+        Self::serve_again(folder)
+    }
+
+    /// Starts a broker with an empty configuration on this port.
+    pub(crate) fn serve_on(port: &HeldPort) -> Self {
+        let first = Self::serve("", "");
+        let config = first.folder.path().join("baton.toml");
+        let text = std::fs::read_to_string(&config).unwrap().replace("127.0.0.1:0", &port.address());
+        let folder = first.kill();
+        write(&config, &text);
         Self::serve_again(folder)
     }
 

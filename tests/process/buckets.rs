@@ -1,7 +1,6 @@
 //! Blobs in a bucket of a real server that is compatible with S3: versitygw, whose program `BATON_VERSITYGW` names.
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -18,7 +17,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::broker::{Broker, a_request, baton, eventually, new_task};
+use crate::{
+    broker::{Broker, a_request, baton, eventually, new_task},
+    ports::HeldPort,
+};
 
 const MIB: usize = 1024 * 1024;
 const SECRET: &str = "a-secret-that-no-log-may-have";
@@ -27,7 +29,7 @@ const SECRET: &str = "a-secret-that-no-log-may-have";
 struct Server {
     child: Child,
     program: PathBuf,
-    port: u16,
+    port: HeldPort,
     root: PathBuf,
 }
 
@@ -47,21 +49,21 @@ impl Server {
         };
         let root = folder.join("objects");
         std::fs::create_dir_all(root.join("blobs")).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Self::spawn(&program, port, &root);
+        let port = HeldPort::new();
+        let child = Self::spawn(&program, &port, &root);
         let server = Self { child, program, port, root };
         server.answers().await;
         Some(server)
     }
 
-    fn spawn(program: &Path, port: u16, root: &Path) -> Child {
+    fn spawn(program: &Path, port: &HeldPort, root: &Path) -> Child {
         let mut command = Command::new(program);
-        command.args(["--access", "broker", "--secret", SECRET, "--port", &format!("127.0.0.1:{port}"), "posix"]);
+        command.args(["--access", "broker", "--secret", SECRET, "--port", &port.address(), "posix"]);
         command.arg(root).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
     async fn answers(&self) {
-        let address = ("127.0.0.1", self.port);
+        let address = ("127.0.0.1", self.port.number);
         eventually("the server answers", async || tokio::net::TcpStream::connect(address).await.is_ok()).await;
     }
 
@@ -71,7 +73,7 @@ impl Server {
     }
 
     async fn start_again(&mut self) {
-        self.child = Self::spawn(&self.program, self.port, &self.root);
+        self.child = Self::spawn(&self.program, &self.port, &self.root);
         self.answers().await;
     }
 
@@ -176,7 +178,7 @@ async fn read(agent: &Agent, blob: &[u8; 32], read_offset: u64, read_length: u64
 async fn blobs_in_a_bucket_survive_kills_outages_and_are_checked() {
     let outer = tempfile::tempdir().unwrap();
     let Some(mut server) = Server::start(outer.path()).await else { return };
-    let folder = Server::configured(server.port);
+    let folder = Server::configured(server.port.number);
     let broker = server.broker(folder);
     let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
     let task = new_task();
@@ -232,7 +234,7 @@ async fn blobs_in_a_bucket_survive_kills_outages_and_are_checked() {
 async fn a_put_that_kill_9_interrupts_leaves_no_object_and_can_be_repeated() {
     let outer = tempfile::tempdir().unwrap();
     let Some(server) = Server::start(outer.path()).await else { return };
-    let gate = Gate::to(server.port).await;
+    let gate = Gate::to(server.port.number).await;
     let mut broker = server.broker(Server::configured(gate.port));
     let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
     let task = new_task();

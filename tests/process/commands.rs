@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     broker::{Broker, baton, composer, eventually, exit_of, segments, write},
     foreign::{Stranger, free_port},
+    ports::HeldPort,
 };
 
 #[track_caller]
@@ -529,15 +530,12 @@ impl Drop for Served {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_served_agent_comes_back_after_the_broker_and_stops_in_order() {
-    let broker = Broker::start();
+    let port = HeldPort::new();
+    let broker = Broker::start_on(&port, Arc::new(tempfile::tempdir().unwrap()));
     let mut worker = Served::start(&broker, "worker", &["--capacity", "3"]);
     worker.says("connected");
-    let address = broker.address.clone();
-    let folder = broker.kill();
     // On the same port, at which the agent tries to reconnect.
-    let mut command = baton();
-    command.args(["dev", "--listen", &address, "--data"]).arg(folder.path().join("data"));
-    let broker = Broker::spawn(command, folder);
+    let broker = Broker::start_on(&port, broker.kill());
     let a = broker.agent("a").await;
     a.request("worker", "t", 1, &crate::broker::a_request()).await.unwrap();
     worker.says("accepted");

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Lines},
     process::{Child, ChildStdout, Command, Stdio},
+    sync::Arc,
 };
 
 use baton::proto::v1::{self, HandoffState, MessageType, watch_handoffs_response::Event};
@@ -10,7 +11,10 @@ use baton_client::{About, Client};
 use serde_json::Value;
 use tonic::Streaming;
 
-use crate::broker::{Broker, PATIENCE, a_request, baton, card, composer, new_task};
+use crate::{
+    broker::{Broker, PATIENCE, a_request, card, composer, new_task},
+    ports::HeldPort,
+};
 
 struct Watch(Streaming<v1::WatchHandoffsResponse>);
 
@@ -276,17 +280,14 @@ async fn baton_top_shows_whose_turn_it_is_and_ends_in_order_with_ctrl_c() {
 
 #[tokio::test]
 async fn a_watch_of_a_task_goes_on_after_the_broker_was_killed() {
-    let broker = Broker::start();
+    let port = HeldPort::new();
+    let broker = Broker::start_on(&port, Arc::new(tempfile::tempdir().unwrap()));
     let _sessions = (broker.agent("a").await, broker.agent("b").await);
     let first = request(&broker, "a", "b").await;
     let mut watch = Follower::of(broker.command(&["task", "watch", &first.task_id, "--output", "jsonl"]));
     let number = |shown: &Value| shown["entry"]["entry"]["number"].as_str().unwrap().to_owned();
     assert_eq!(number(&watch.next()), "1");
-    let address = broker.address.clone();
-    let folder = broker.kill();
-    let mut again = baton();
-    again.args(["dev", "--listen", &address, "--data"]).arg(folder.path().join("data"));
-    let broker = Broker::spawn(again, folder);
+    let broker = Broker::start_on(&port, broker.kill());
     cancel(&broker, "a", "b", &first).await;
     let mut numbers = vec!["1".to_owned()];
     loop {

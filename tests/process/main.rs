@@ -48,6 +48,7 @@ mod pauses;
 mod plan_shapes;
 mod plan_stories;
 mod plans;
+mod ports;
 mod profiles;
 mod reassign;
 mod refusals;

@@ -19,7 +19,10 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::broker::{Broker, PATIENCE, baton, eventually, exit_of, identity};
+use crate::{
+    broker::{Broker, PATIENCE, baton, eventually, exit_of, identity},
+    ports::HeldPort,
+};
 
 /// A host with its server. Dropping it kills the server.
 struct Host<H: ClientHandler = ()> {
@@ -408,17 +411,18 @@ async fn bad_input_is_refused_with_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_away_is_an_answer_and_comes_back() {
-    let broker = Broker::start();
+    let port = HeldPort::new();
+    let broker = Broker::start_on(&port, Arc::new(tempfile::tempdir().unwrap()));
     let host = Host::start(&broker, "alice", &[]).await;
     host.call("inbox", json!({})).await;
-    let (address, ca) = (broker.address.clone(), broker.ca());
+    let ca = broker.ca();
     let folder = broker.kill();
     let (data, words) = host.refused("inbox", json!({})).await;
     assert!(text(&data, "reason") == "UNAVAILABLE" && words.contains("after 30 seconds"), "{words}");
     assert_eq!(data["retry_after_seconds"], 30);
     // A server that starts without a broker says the same.
     let mut command = baton();
-    command.args(["mcp", "--id", "alice", "--server", &address, "--key"]).arg(folder.path().join("alice.pem"));
+    command.args(["mcp", "--id", "alice", "--server", &port.address(), "--key"]).arg(folder.path().join("alice.pem"));
     let mut command = Command::from({
         command.arg("--ca").arg(ca).stdin(Stdio::piped()).stdout(Stdio::piped());
         command
@@ -429,9 +433,7 @@ async fn a_broker_that_is_away_is_an_answer_and_comes_back() {
     assert_eq!(early.client.list_all_tools().await.unwrap().len(), 12);
     assert_eq!(text(&early.refused("inbox", json!({})).await.0, "reason"), "UNAVAILABLE");
 
-    let mut again = baton();
-    again.args(["dev", "--listen", &address, "--data"]).arg(folder.path().join("data"));
-    let _broker = Broker::spawn(again, folder);
+    let _broker = Broker::start_on(&port, folder);
     for host in [&host, &early] {
         eventually("the agent is back", async || !host.try_call("inbox", json!({})).await.unwrap().is_error).await;
     }

@@ -3,14 +3,14 @@
 use baton::proto::v1;
 use baton_client::{Client, ClientError};
 
-use crate::broker::{Broker, a_request, card, eventually, identity, new_task};
+use crate::{
+    broker::{Broker, a_request, card, eventually, identity, new_task},
+    ports::HeldPort,
+};
 
-/// A broker on a fixed port, with the agents alice and bob. Each restart ends the tokens of the process before.
-async fn broker_with_agents() -> Broker {
-    let broker = Broker::serve("", "");
-    let config = broker.folder.path().join("baton.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(config, text.replace("127.0.0.1:0", &broker.address)).unwrap();
+/// A broker on this port, with the agents alice and bob. Each restart ends the tokens of the process before.
+async fn broker_with_agents(port: &HeldPort) -> Broker {
+    let broker = Broker::serve_on(port);
     let client = broker.operator().await;
     for name in ["alice", "bob"] {
         let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
@@ -49,7 +49,8 @@ async fn agents(client: &Client) -> Result<usize, ClientError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_client_go_on_when_its_token_has_ended() {
-    let broker = broker_with_agents().await;
+    let port = HeldPort::new();
+    let broker = broker_with_agents(&port).await;
     let task = new_task();
     broker.agent_session("alice").await.request("bob", &task, 1, &a_request()).await.unwrap();
     let bare = broker.client().await;

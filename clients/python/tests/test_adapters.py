@@ -86,7 +86,8 @@ async def test_an_openai_agents_tool_delegates_what_the_model_asks(pair):
     sdk = pytest.importorskip("agents")
     from agents.tool_context import ToolContext
 
-    from baton.adapters.openai_agents import handoff_tool, tool_name
+    from baton.adapters._lending import tool_name
+    from baton.adapters.openai_agents import handoff_tool
 
     alice, seen = pair
     tool = handoff_tool(alice, "type:billing", "invoice-question", description="Asks billing.")

@@ -1,8 +1,10 @@
 """A task of an adapter: lent once for one call of the framework, followed, and ended with its outcome."""
 
 import asyncio
+import hashlib
 import json
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -21,6 +23,7 @@ _CODE = grpc.StatusCode.FAILED_PRECONDITION
 _NAMESPACE = uuid.UUID("6d0b5c0e-8f5d-5b7e-9f2b-4c1d0f6a7e21")
 _ATTEMPTS_MAX = 100
 _SUMMARY_BYTES_MAX = 16_384
+_NAME_CHARACTERS_MAX = 40
 # A cancelled request may still be on its way to the broker.
 _LOOKS = 10
 _LOOK_SECONDS = 0.2
@@ -102,6 +105,19 @@ def type_of(receiver_id: str, task_type: str) -> str:
     return task_type or receiver_id.removeprefix("type:")
 
 
+def tool_name(receiver_id: str) -> str:
+    """Returns `transfer_to_NAME` in the characters and the length of a tool's name. A hash marks a changed name.
+
+    Two agents have two names, and two types have two names.
+    """
+    name = receiver_id.removeprefix("type:")
+    plain = "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+    if plain == f"transfer_to_{name}" and len(plain) <= _NAME_CHARACTERS_MAX:
+        return plain
+    mark = hashlib.sha256(receiver_id.encode()).hexdigest()[:8]
+    return f"{plain[: _NAME_CHARACTERS_MAX - len(mark) - 1]}_{mark}"
+
+
 def summary_of(text: str) -> str:
     """Returns a text as the summary of a request, which is cut where it is too long for one."""
     return text.encode()[:_SUMMARY_BYTES_MAX].decode(errors="ignore")
@@ -139,6 +155,36 @@ async def lend(loan: Loan) -> tuple[str, Outcome]:
         raise
     await end_with(loan.agent, outcome)
     return task_id, outcome
+
+
+async def hand_on(loan: Loan) -> tuple[str, str]:
+    """Hands the task over for good, or finds the handoff of an earlier call with the same id.
+
+    Returns the ids of the task and of its owner. A task that no agent takes ends as CANCELED; a repeat of the call then
+    hands over a new one. A cancelled call leaves the handoff open for a repeat, which goes on with it.
+    """
+    agent = loan.agent
+    for attempt in range(1, _ATTEMPTS_MAX + 1):
+        task_id = loan.task_id if attempt == 1 else f"{loan.task_id}-{attempt}"
+        found = await find(agent, task_id)
+        if found is not None and found.task.owner_id != agent.agent_id:
+            return task_id, found.task.owner_id
+        if found is None or found.task.status not in FINAL:
+            break
+    else:
+        raise BatonError(_CODE, f"task {loan.task_id} was handed over {_ATTEMPTS_MAX} times, and nobody took it")
+    try:
+        if found is not None and found.handoff_id and not found.is_over:
+            handed = await agent.resume_hand_over(found.handoff_id, loan.context)
+        else:
+            epoch = 1 if found is None else found.task.epoch
+            handed = await agent.hand_over(
+                loan.receiver_id, task_id, loan.request, loan.context, epoch=epoch, timeout=loan.timeout
+            )
+    except HandoffFailedError as error:
+        await end(agent, task_id, v1.TASK_STATUS_CANCELED, str(error))
+        raise
+    return task_id, handed.owner_id
 
 
 async def latest(loan: Loan) -> tuple[str, Found | None]:

@@ -9,11 +9,14 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, messages_from_dict
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, ToolMessage, messages_from_dict
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.config import get_config, get_stream_writer
 from langgraph.errors import GraphInterrupt
+from langgraph.graph import END
+from langgraph.prebuilt import InjectedState
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -33,12 +36,15 @@ from baton.adapters._lending import (
     end,
     end_with,
     failure,
+    hand_on,
     latest,
     lend,
     shown,
     summary_of,
+    tool_name,
     type_of,
 )
+from baton.history import settled
 from baton.loans import loan_terms
 from baton.shapes import from_langchain, to_langchain
 from baton.watching import progress_of
@@ -47,6 +53,8 @@ _LOG = logging.getLogger("baton")
 
 _KIND = "langgraph"
 _OPEN = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
+# What the framework computes for a step, where a state has it: it is of no use elsewhere.
+_OF_A_STEP = {"remaining_steps", "is_last_step"}
 # The answer to an interrupt that only has a node look at its loan again.
 _LOOK = {"baton": "look"}
 
@@ -132,6 +140,66 @@ def handoff_node(
         return {result_key: {"task_id": task_id} | shown(outcome)}
 
     return node
+
+
+def transfer_tool(
+    agent: Agent,
+    receiver_id: str,
+    task_type: str = "",
+    *,
+    name: str = "",
+    description: str = "",
+    timeout: timedelta | None = None,
+    in_parent: bool = False,
+) -> BaseTool:
+    """Returns a tool with which a model hands the conversation over for good, and which ends the graph.
+
+    The state of the graph is the context of a task, as with `handoff_node`; the call itself is not in it. The model
+    gives `summary`, the request's summary. Once the other agent owns the task, the state has its id under
+    `active_agent`, if the graph has that key, and the graph goes to END. The task and its result are the other agent's
+    from then on: this agent does not wait for it. If no agent takes the task, or if the broker refuses, the model is
+    told `error` and `message`, and the graph goes on. By default the task type is the receiver's name, and the tool's
+    name is `transfer_to_NAME`. `timeout` is that of `Agent.hand_over`.
+
+    The tool is for a `ToolNode`. LangGraph follows an edge from there back to the model all the same, so a graph of
+    one's own goes back only if the last message has the status `error`. An agent that is made by the framework always
+    goes back: make it a node of a graph, and end that graph with `in_parent`. The id of the task comes from the thread
+    and the call, so a graph that is resumed in another process finds the first handoff.
+
+        graph.add_node("tools", ToolNode([transfer_tool(agent, "type:billing", description="Answers on invoices.")]))
+    """
+    kind = type_of(receiver_id, task_type)
+    plain = receiver_id.removeprefix("type:")
+
+    async def transfer(
+        summary: Annotated[str, "What is to be done, in one or two sentences."],
+        state: Annotated[Any, InjectedState],
+        tool_call_id: Annotated[str, InjectedToolCallId],
+    ) -> Command[Any] | ToolMessage:
+        place = _place()
+        request = v1.HandoffRequest(
+            task_type=kind,
+            reason=v1.HANDOFF_REASON_SKILL,
+            initial_context_summary=summary_of(summary),
+            conversation_id=conversation_of(place.thread_id),
+        )
+        task_id = derived_id(_KIND, agent, receiver_id, kind, place.thread_id or place.namespace, tool_call_id)
+        terms = Loan(agent, receiver_id, task_id, request, _sections_of(state, is_settled=True), timeout=timeout)
+        try:
+            task_id, owner_id = await hand_on(terms)
+        except FAILURES as error:
+            return ToolMessage(json.dumps(failure(error)), tool_call_id=tool_call_id, status="error")
+        told = ToolMessage(json.dumps({"task_id": task_id, "owner": owner_id}), tool_call_id=tool_call_id)
+        # What a node has said so far is not in the state of its graph yet.
+        said = _members(state).get("messages", []) if in_parent else []
+        update = {"active_agent": owner_id, "messages": [*said, told]}
+        return Command(goto=END, update=update, graph=Command.PARENT if in_parent else None)
+
+    return StructuredTool.from_function(
+        coroutine=transfer,
+        name=name or tool_name(receiver_id),
+        description=description or f"Hands the conversation over to {plain}, which goes on with it.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -378,18 +446,25 @@ def state_sections(state: Any) -> list[v1.ContextSection]:
     """Converts a graph's state to a context: `messages` as history_log, all else as session_variables.
 
     Messages may be objects, dicts, tuples and texts, as a graph takes them; history_log is a `baton.history`. Models,
-    dataclasses, enums, dates, UUIDs, decimals and sets become JSON. Raises ValueError, with the key of the state, for
+    dataclasses, enums, dates, UUIDs, decimals and sets become JSON. Left out are `remaining_steps` and `is_last_step`,
+    which LangGraph computes for a step. Raises ValueError, with the key of the state, for
     what cannot.
     """
+    return _sections_of(state, is_settled=False)
+
+
+def _sections_of(state: Any, *, is_settled: bool) -> list[v1.ContextSection]:
+    """Converts a state; `is_settled` leaves out the calls of tools that have no result yet."""
     members = _members(state)
     sections = []
     if members.get("messages"):
         with _of_key("messages"):
             messages = members["messages"]
-            sections.append(history_section(from_langchain(messages if isinstance(messages, list) else [messages])))
+            history = from_langchain(messages if isinstance(messages, list) else [messages])
+            sections.append(history_section(settled(history) if is_settled else history))
     variables = {}
     for key, value in members.items():
-        if key != "messages":
+        if key != "messages" and key not in _OF_A_STEP:
             with _of_key(key):
                 variables[str(key)] = to_jsonable_python(value, bytes_mode="base64")
                 # What JSON has no form for: a number that is none, or half of a character.

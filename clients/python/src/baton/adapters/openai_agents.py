@@ -2,9 +2,7 @@
 
 import asyncio
 import dataclasses
-import hashlib
 import json
-import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -34,13 +32,13 @@ from baton.adapters._lending import (
     lend,
     shown,
     summary_of,
+    tool_name,
     type_of,
 )
 from baton.history import Entry
 from baton.shapes import from_openai_responses, to_openai_responses
 from baton.work import FINAL
 
-_NAME_CHARACTERS_MAX = 40
 _PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -321,16 +319,3 @@ def _asked(arguments: str) -> dict[str, Any]:
     if isinstance(asked, dict) and isinstance(asked.get("summary"), str):
         return asked
     raise ValueError(f"{wanted}.")
-
-
-def tool_name(receiver_id: str) -> str:
-    """Returns `transfer_to_NAME` in the characters and the length of a tool's name. A hash marks a changed name.
-
-    Two agents have two names, and two types have two names.
-    """
-    name = receiver_id.removeprefix("type:")
-    plain = "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", name)
-    if plain == f"transfer_to_{name}" and len(plain) <= _NAME_CHARACTERS_MAX:
-        return plain
-    mark = hashlib.sha256(receiver_id.encode()).hexdigest()[:8]
-    return f"{plain[: _NAME_CHARACTERS_MAX - len(mark) - 1]}_{mark}"

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -42,6 +41,7 @@ from baton.adapters._lending import (
     lend,
     shown,
     summary_of,
+    tool_name,
     type_of,
 )
 from baton.history import Entry, check_history, settled
@@ -107,7 +107,7 @@ def handoff_tool(
         return shown(outcome)
 
     # The framework makes the tool's name and description of these.
-    hand_off.__name__ = hand_off.__qualname__ = name or "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", plain)
+    hand_off.__name__ = hand_off.__qualname__ = name or tool_name(receiver_id)
     hand_off.__doc__ = (
         f"{description or f'Hands a task over to {plain} and returns its result.'}\n\nArgs:\n"
         "    summary: What is to be done, in one or two sentences.\n"

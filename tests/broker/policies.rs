@@ -100,6 +100,45 @@ fn mail_goes_to_those_whom_the_policy_permits() {
     assert!(refusal.to_string().ends_with("forbidden by no-shouting"), "{refusal}");
 }
 
+/// The evaluations of the policies during a send. The decisions about each agent are in the cache after a first send.
+fn evaluations(world: &mut World, envelope: impl Fn(&World) -> v1::Envelope) -> (u64, Result<(), ErrorCode>) {
+    drop(world.send(envelope(world)));
+    let policies = world.resources.policies.load_full();
+    let before = policies.evaluations();
+    let sent = world.send(envelope(world)).map(drop).map_err(|(code, _)| code);
+    (policies.evaluations() - before, sent)
+}
+
+const TEAM: [&str; 5] = ["a", "b:team", "c:team", "d:team", "e:team"];
+
+#[test]
+fn a_list_of_denied_agents_asks_once_whether_the_sender_may_know_of_them() {
+    let denied = "forbid(principal == Agent::\"a\", action in [Action::\"handOff\", Action::\"send\"], resource);";
+    let secret = format!("{denied} forbid(principal == Agent::\"a\", action == Action::\"readDirectory\", resource);");
+    for (rules, code) in [(denied, ErrorCode::PermissionDenied), (&secret, ErrorCode::ReceiverUnknown)] {
+        let mut world = world(&TEAM, rules);
+        assert_eq!(evaluations(&mut world, |world| world.request("a", "type:team", 1)), (1, Err(code)));
+        assert_eq!(evaluations(&mut world, |world| world.info("a", "type:team", "hello")), (1, Err(code)));
+        assert_eq!(evaluations(&mut world, |world| world.info("a", "all:team", "hello")), (1, Err(code)));
+    }
+}
+
+#[test]
+fn a_list_with_a_permitted_agent_does_not_ask_whether_the_sender_may_know_of_the_others() {
+    let mut world = world(
+        &TEAM,
+        "forbid(principal == Agent::\"a\", action in [Action::\"handOff\", Action::\"send\"], resource)
+         unless { resource == Agent::\"c\" };",
+    );
+    let of_new_task = |world: &World| {
+        let request = world.request("a", "type:team", 1);
+        v1::Envelope { task_id: format!("t-{}", request.message_id), ..request }
+    };
+    assert_eq!(evaluations(&mut world, of_new_task), (0, Ok(())));
+    assert_eq!(evaluations(&mut world, |world| world.info("a", "type:team", "hello")), (0, Ok(())));
+    assert_eq!(evaluations(&mut world, |world| world.info("a", "all:team", "hello")), (0, Ok(())));
+}
+
 #[test]
 fn a_suggestion_that_the_policy_forbids_is_not_asked() {
     let mut world =

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Engine,
-    authorization::{Work, permitted},
+    authorization::Work,
     batch::PostCommit,
     run::{Cause, Origin, RunError, ThisMessage},
     transaction::Transaction,
@@ -367,7 +367,7 @@ impl Engine {
             // The mandate permits the agents of the offers alone.
             let work = Work::of_handoff(&former.handoff);
             let asked = former.handoff.offers.iter().map(|offer| offer.candidate.clone()).collect();
-            return permitted(asked, |agent| self.check_hand_off(&work, agent));
+            return self.permitted_to_take(&work, asked);
         }
         let parsed = self.stored_request(former.request)?;
         match parsed.body() {

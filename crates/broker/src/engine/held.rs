@@ -391,7 +391,7 @@ impl Engine {
         if record.is_under_mandate() || was_asked || *agent == handoff.sender {
             return Ok(false);
         }
-        if !self.env.directory.is_registered(agent) || self.check_hand_off(&Work::of_handoff(handoff), agent).is_err() {
+        if !self.env.directory.is_registered(agent) || !self.may_hand_off(&Work::of_handoff(handoff), agent) {
             return Ok(false);
         }
         Ok(self.check_fit(record, agent).is_ok() && self.check_mailbox(agent).is_ok())

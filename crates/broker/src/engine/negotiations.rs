@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     Engine,
-    authorization::{Work, permitted},
+    authorization::Work,
     messages::{Named, owner_of},
     open_counts::Counted,
     retention::Removal,
@@ -187,7 +187,7 @@ impl Engine {
             Receiver::AnyOf(agent_type) => {
                 let ranking = self.env.directory.rank(&wanted(Some(agent_type)), now, |agent| *agent != header.sender);
                 let able = ranking.agents().cloned().collect();
-                permitted(able, |agent| self.check_send(header, agent))?
+                self.permitted_to_get(header, able)?
             }
             // A named agent and all agents of a type are not ranked: each is asked, if it has the required skills.
             Receiver::Agent(_) | Receiver::AllOf(_) | Receiver::Absent => {
@@ -201,7 +201,7 @@ impl Engine {
             // at the award.
             Some(terms) => {
                 let work = Work::of_request(header, terms);
-                permitted(able, |agent| self.check_hand_off(&work, agent))?
+                self.permitted_to_take(&work, able)?
             }
             None => able,
         };

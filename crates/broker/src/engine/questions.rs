@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{Engine, authorization::permitted};
+use super::Engine;
 use crate::{
     BrokerError,
     codes::FieldViolation,
@@ -46,7 +46,7 @@ impl Engine {
             }
             Receiver::AnyOf(agent_type) => {
                 let able = admission::others(header, self.best_of(agent_type, now));
-                let able = permitted(able, |agent| self.check_send(header, agent))?;
+                let able = self.permitted_to_get(header, able)?;
                 self.first_with_room(able)?
             }
             // The parser of the payload refuses these.

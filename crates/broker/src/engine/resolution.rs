@@ -1,10 +1,7 @@
 //! Resolves the agents and the terms of a message: candidates, receivers, timeouts, limits. The rules are in the
 //! domain; this module asks the directory and the policies.
 
-use super::{
-    Engine,
-    authorization::{Work, permitted},
-};
+use super::{Engine, authorization::Work};
 use crate::{
     BrokerError,
     domain::{
@@ -95,13 +92,13 @@ impl Engine {
         let is_desired = request.desired_agent_type.as_ref().is_none_or(|desired| desired == agent_type);
         let ranking = self.env.directory.rank(&wanted, now, |agent| agent != work.from);
         let able: Vec<AgentId> = ranking.agents().cloned().collect();
-        let mut able = permitted(able, |agent| self.check_hand_off(work, agent))?;
+        let mut able = self.permitted_to_take(work, able)?;
         if !is_desired {
             able.retain(|agent| self.env.directory.unfit(agent, &self.wanted(request)).is_none());
         }
         if able.is_empty() {
             let others = self.env.directory.of_type(agent_type).into_iter().map(|entry| entry.id());
-            let asked = others.filter(|agent| agent != work.from && self.check_hand_off(work, agent).is_ok());
+            let asked = others.filter(|agent| agent != work.from && self.may_hand_off(work, agent));
             asked.take(PASSED_OVER_OF_TYPE).for_each(|agent| self.add_named(found, agent, request));
         }
         // No further one can be asked, and the first look at a mailbox counts its letters.
@@ -155,7 +152,7 @@ impl Engine {
         for suggestion in suggestions {
             match suggestion {
                 Receiver::Agent(agent) => {
-                    if self.env.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok() {
+                    if self.env.directory.is_registered(agent) && self.may_hand_off(&work, agent) {
                         self.add_named(&mut found, agent.clone(), request);
                     }
                 }
@@ -248,7 +245,7 @@ impl Engine {
                 self.env.directory.of_type(agent_type).iter().map(|entry| entry.id()).collect()
             }
         };
-        permitted(admission::others(header, of_type), |agent| self.check_send(header, agent))
+        self.permitted_to_get(header, admission::others(header, of_type))
     }
 
     /// The receivers of a message to a type, out of the able and permitted agents, best first: the first one whose mailbox

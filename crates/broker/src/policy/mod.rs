@@ -13,7 +13,10 @@ mod shadows;
 
 use std::{
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use cedar_policy::{Authorizer, Decision as CedarDecision, PolicyId, PolicySet, Schema, ValidationMode, Validator};
@@ -48,6 +51,7 @@ pub struct Policies {
     authorizer: Authorizer,
     /// Never stale: the cache belongs to these policies, and each key contains every other input of its decision.
     decisions: Cache<String, Arc<Decision>>,
+    evaluations: AtomicU64,
     wide: WidePermits,
     warnings: Vec<String>,
     digest: [u8; 32],
@@ -115,7 +119,8 @@ impl Policies {
         }
         let (authorizer, decisions, digest) = (Authorizer::new(), Cache::new(DECISIONS_KEPT), digest.finalize().into());
         let wide = WidePermits::of(&set);
-        Ok(Self { set, authorizer, decisions, wide, warnings, digest })
+        let evaluations = AtomicU64::new(0);
+        Ok(Self { set, authorizer, decisions, evaluations, wide, warnings, digest })
     }
 
     /// The default policy.
@@ -167,6 +172,12 @@ impl Policies {
         decision
     }
 
+    /// The evaluations of these policies so far: the questions whose decision was not in the cache. Each costs tens of
+    /// microseconds.
+    pub fn evaluations(&self) -> u64 {
+        self.evaluations.load(Ordering::Relaxed)
+    }
+
     /// Whether a permit may apply to tasks, handoffs or dead letters without the principal's participation, or to an
     /// action on other resources at all. `false`: no permit applies, independent of conditions.
     pub fn may_reach_beyond_participation(&self, principal: Principal<'_>, action: Action<'_>) -> bool {
@@ -174,6 +185,7 @@ impl Policies {
     }
 
     fn evaluate(&self, question: &Question<'_>) -> Decision {
+        self.evaluations.fetch_add(1, Ordering::Relaxed);
         let (request, entities) = question.to_cedar();
         let response = self.authorizer.is_authorized(&request, &self.set, &entities);
         let diagnostics = response.diagnostics();

@@ -97,7 +97,7 @@ impl Reader for OpenTransaction<'_> {
 
     fn may_hand_off(&mut self, from: &AgentId, to: &AgentId, mandate: Option<&Mandate>) -> bool {
         match mandate {
-            Some(mandate) => self.engine.check_hand_off(&Work::of_mandate(from, mandate), to).is_ok(),
+            Some(mandate) => self.engine.may_hand_off(&Work::of_mandate(from, mandate), to),
             None => self.engine.env.directory.is_registered(to),
         }
     }

@@ -2,6 +2,7 @@
 
 mod bidding;
 pub(crate) mod conversing;
+mod errands;
 mod planning;
 pub(crate) mod routing;
 mod sharing;
@@ -77,6 +78,8 @@ pub(crate) struct Agent {
     known: Vec<Known>,
     /// The tasks that the agent has offered to lend, with the handoffs. Not all of them became loans.
     lent: Vec<(String, String)>,
+    /// The handoffs that offer a task in a thread to the agent.
+    errands: HashSet<String>,
     bidding: bidding::Bidding,
     conversations: conversing::Conversations,
     reports: routing::Reports,
@@ -116,6 +119,7 @@ impl Agent {
             key: PrivateKey::from_seed(&seed),
             known: Vec::new(),
             lent: Vec::new(),
+            errands: HashSet::new(),
             bidding: bidding::Bidding::default(),
             conversations: conversing::Conversations::default(),
             reports: routing::Reports::default(),
@@ -144,6 +148,7 @@ impl Agent {
         self.instance = self.instance.map(|_| instance);
         self.unanswered.clear();
         self.known.clear();
+        self.errands.clear();
         self.handled.clear();
         if self.rng.once_in(2) {
             self.owned.clear();
@@ -207,9 +212,7 @@ impl Agent {
         let is_extended = loan_timeout.is_some() && self.rng.once_in(3);
         let waits_for_nobody = self.rng.once_in(20);
         let deliver_after = self.rng.once_in(8).then(|| self.later(now));
-        // The thread of another agent, or one that is not there, is refused.
-        let thread = lends && self.rng.once_in(2);
-        let thread_id = if thread { format!("thread-{}", self.rng.roll(2)) } else { String::new() };
+        let thread_id = if lends && !self.rng.once_in(4) { self.thread_to_lend_in() } else { String::new() };
         let request = v1::HandoffRequest {
             task_type: "x".into(),
             fallback_candidates: if self.rng.once_in(2) && fallback != self.id.as_str() {
@@ -423,8 +426,11 @@ impl Agent {
         }
         // The coordinator also hands on tasks that an operator has taken: their agents report what they like.
         let is_subtask = envelope.sender_id == "baton.coordinator" && envelope.task_id.starts_with("baton.");
-        if is_new && is_subtask && envelope.message_type() == T::TaskContextTransfer {
-            actions.extend(self.carry_out(envelope, ids, now));
+        if is_new && envelope.message_type() == T::TaskContextTransfer {
+            if is_subtask {
+                actions.extend(self.carry_out(envelope, ids, now));
+            }
+            actions.extend(self.run_errand(handoff, envelope, ids, now));
         }
         actions
     }
@@ -449,6 +455,7 @@ impl Agent {
                 Some(self.make(to, T::HandoffReject, task, handoff, epoch, &reject, ids, now))
             }
             T::HandoffRequest => {
+                self.note_errand(handoff, envelope);
                 let seconds = i64::try_from(self.rng.roll(400)).unwrap();
                 let estimate = self.rng.once_in(3).then_some(prost_types::Duration { seconds, nanos: 0 });
                 let accept = v1::HandoffAccept { estimated_handoff_time: estimate, ..Default::default() };

@@ -228,8 +228,9 @@ impl Laws {
         self.negotiations.see_change(change, befores, envelope, &mut self.by_end);
         self.plans.see_change(change, befores, (self.real, self.unseen), &mut self.by_end);
         self.runs.see_change(change, befores, &self.ended, (self.real, self.unseen), &mut self.by_end);
+        let written = (&seen.tasks[..], &seen.handoffs[..], &seen.letters[..]);
         let of_threads = (&self.threads, &self.workspaces);
-        self.delegations.see_change(change, (&seen.tasks, &seen.handoffs), of_threads, envelope, &mut self.by_end);
+        self.delegations.see_change(change, written, of_threads, envelope, &mut self.by_end);
         self.threads.see_change(change, befores, &mut self.by_end);
         self.workspaces.see_change(change, befores, &mut self.by_end);
         self.blobs.see_change(change, befores, self.now, &mut self.by_end);
@@ -311,6 +312,7 @@ impl Laws {
             return;
         };
         let cause = event_of(first);
+        self.delegations.see_cause(task, cause.clone().filter(|_| entries.len() == 1));
         let now = (task.owner.clone(), task.epoch, task.status.is_final());
         if let Some((owner, epoch, is_final)) = self.tasks.insert(task.id.clone(), now) {
             assert!(task.epoch >= epoch, "law 1: the epoch of {} fell", task.id);

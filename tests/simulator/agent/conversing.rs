@@ -45,12 +45,16 @@ pub(crate) fn persona(place: u64, plugins: &[&str]) -> Spec {
 pub(super) struct Conversations {
     begun: Vec<(ThreadId, ThreadRunId)>,
     acted: Vec<(ThreadId, threads::Input)>,
+    /// The threads in which the agent took part when it last looked.
+    own: Vec<ThreadId>,
 }
 
 impl Agent {
     /// Acts on a thread. `threads` are all stored ones.
     pub(crate) fn converse(&mut self, threads: &[Arc<Thread>], ids: &Ids, now: Timestamp) -> Vec<Action> {
         let known = threads.iter().filter(|thread| !thread.has_ended).cloned().collect::<Vec<_>>();
+        let own = known.iter().filter(|thread| thread.participants.contains(&self.id));
+        self.conversations.own = own.map(|thread| thread.id.clone()).collect();
         if known.len() < 2 && self.rng.once_in(3) || known.is_empty() {
             return vec![self.create_thread()];
         }
@@ -60,6 +64,14 @@ impl Agent {
             1..=3 => self.act_on(&thread, ids, now),
             4 => self.conversations.acted.last().cloned().map(|(id, input)| call(id, input)).into_iter().collect(),
             _ => self.run_step(&thread, ids, now),
+        }
+    }
+
+    /// The thread for the end of a delegation. The thread of another agent, or one that is not there, is refused.
+    pub(super) fn thread_to_lend_in(&mut self) -> String {
+        match &self.conversations.own[..] {
+            own if !own.is_empty() && !self.rng.once_in(8) => self.rng.pick(own).to_string(),
+            _ => format!("thread-{}", self.rng.roll(2)),
         }
     }
 

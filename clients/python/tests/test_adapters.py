@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
+import vectors
 from brokers import PATIENCE_SECONDS, needs_broker
 
 import baton
 from baton import HandoffFailedError, v1
 
+FRAMEWORKS = ["openai_agents", "langgraph", "pydantic_ai"]
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -341,3 +343,37 @@ def test_messages_of_pydantic_ai_become_a_history_and_come_back():
     uploaded = UploadedFile(file_id="file-1", provider_name="openai")
     with pytest.raises(HistoryError, match="/0/parts/0/content/0"):
         from_pydantic_ai([ModelRequest(parts=[UserPromptPart([uploaded])])])
+
+
+def frameworks():
+    """Functions that write a history as the messages of a framework, and that read those, by the framework."""
+    from langchain_core.messages import messages_from_dict
+    from openai.types.responses import ResponseInputItemParam
+    from pydantic import TypeAdapter
+
+    from baton import shapes
+    from baton.adapters.pydantic_ai import from_pydantic_ai, to_pydantic_ai
+
+    items = TypeAdapter(list[ResponseInputItemParam])
+    return {
+        "openai_agents": (
+            lambda history: items.validate_python(shapes.to_openai_responses(history)),
+            lambda read: shapes.from_openai_responses(items.dump_python(read, mode="json")),
+        ),
+        "langgraph": (lambda history: messages_from_dict(shapes.to_langchain(history)), shapes.from_langchain),
+        "pydantic_ai": (to_pydantic_ai, from_pydantic_ai),
+    }
+
+
+@pytest.mark.parametrize("second", FRAMEWORKS)
+@pytest.mark.parametrize("first", FRAMEWORKS)
+def test_a_conversation_is_the_same_after_any_two_frameworks(first, second):
+    for name in ("agents", "langgraph", "pydantic_ai"):
+        pytest.importorskip(name)
+    whole = vectors.load("history-v1.json")["cases"]
+    conversation = next(case["history"] for case in whole if case["shape"] == "openai-chat")
+    history = conversation
+    for framework in (first, second):
+        write, read = frameworks()[framework]
+        history = read(write(history))
+    assert history == conversation

@@ -1,17 +1,18 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { after, afterEach, before, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { jsonSchema, type ModelMessage, tool, type UIMessage } from "ai";
+import { jsonSchema, type ModelMessage, modelMessageSchema, tool, type UIMessage } from "ai";
 import { MockLanguageModelV3 } from "ai/test";
 import { triage } from "../examples/with-ai-sdk.js";
 import { type Asked, fromModelMessages, fromUIMessages, type HandoffOutput, handoffTool, serveModel, toModelMessages, toUIMessages } from "../src/ai.js";
-import { type Agent, HistoryError, historySection, jsonSection, type Offer, type OwnedTask, saveKey, v1 } from "../src/index.js";
+import { type Agent, type HistoryEntry, HistoryError, historySection, jsonSection, type Offer, type OwnedTask, saveKey, v1 } from "../src/index.js";
+import * as shapes from "../src/shapes.js";
 import { Agents, Broker, patient, temporaryFolder } from "./broker.js";
 
 // The adapter for the Vercel AI SDK, with a model of the SDK's own test package and a real broker.
@@ -281,6 +282,21 @@ test("messages of the SDK become a history and come back", () => {
   assert.deepEqual(fromModelMessages(toModelMessages(history)), history);
   const image = { type: "image" as const, url: "https://example.com/a.png" };
   assert.throws(() => toModelMessages([{ role: "assistant", content: [image] }]), HistoryError);
+});
+
+test("a conversation is the same after the SDK and any shape, in either order", () => {
+  const { cases } = JSON.parse(readFileSync(new URL("../../../../vectors/history-v1.json", import.meta.url), "utf8")) as { cases: { shape: string; history: HistoryEntry[] }[] };
+  const conversation = cases.find(({ shape }) => shape === "openai-chat")?.history ?? [];
+  const throughSDK = (history: HistoryEntry[]): HistoryEntry[] => fromModelMessages(modelMessageSchema.array().parse(toModelMessages(history)));
+  const others = [
+    (history: HistoryEntry[]) => shapes.fromOpenAIResponses(shapes.toOpenAIResponses(history)),
+    (history: HistoryEntry[]) => shapes.fromLangChain(shapes.toLangChain(history)),
+  ];
+  assert.deepEqual(throughSDK(conversation), conversation);
+  for (const through of others) {
+    assert.deepEqual(throughSDK(through(conversation)), conversation);
+    assert.deepEqual(through(throughSDK(conversation)), conversation);
+  }
 });
 
 test("UI messages of the SDK become a history and come back", async () => {

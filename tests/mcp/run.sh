@@ -47,3 +47,4 @@ for era in legacy auto; do
     "$venv/bin/python" story.py "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" "$era"
     node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" "$era"
 done
+node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" sdk1

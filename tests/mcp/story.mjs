@@ -1,15 +1,13 @@
 // The story of story.json through the official TypeScript client: see story.py.
 //
-// story.mjs BATON FOLDER SERVER CA ERA, where ERA is "legacy" (initialize) or "auto" (the newest version).
+// story.mjs BATON FOLDER SERVER CA ERA, where ERA is "legacy" (initialize), "auto" (the newest version), or "sdk1" for version 1 of
+// the client, which most hosts have.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
-
-import { Client } from "@modelcontextprotocol/client";
-import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
 const SETS = "core,context,plans,offers,workspace,mail";
 const STORY = JSON.parse(readFileSync(new URL("story.json", import.meta.url), "utf8"));
@@ -36,12 +34,13 @@ async function play(clients, names) {
             const call = { name: step.tool, arguments: filled(step.arguments, names) };
             const result = await clients[step.who].callTool(call);
             const expected = step.refused ?? step.expect;
-            const isRight =
-                Boolean(result.isError) === "refused" in step && fits(result.structuredContent, expected, names);
+            // A refusal has its words, and the same as JSON.
+            const data = result.isError ? JSON.parse(result.content[1].text) : result.structuredContent;
+            const isRight = Boolean(result.isError) === "refused" in step && fits(data, expected, names);
             if (isRight || !step.until || Date.now() > began + WAIT_MS) {
                 assert.ok(isRight, `${JSON.stringify(step)}: ${JSON.stringify(result)}`);
                 for (const [name, path] of Object.entries(step.save ?? {})) {
-                    names[name] = at(result.structuredContent, path);
+                    names[name] = at(data, path);
                 }
                 break;
             }
@@ -64,13 +63,21 @@ async function play(clients, names) {
 
 const [baton, folder, server, ca, era] = process.argv.slice(2);
 const [names, clients] = [{}, {}];
+const parts =
+    era === "sdk1"
+        ? ["@modelcontextprotocol/sdk/client/index.js", "@modelcontextprotocol/sdk/client/stdio.js"]
+        : ["@modelcontextprotocol/client", "@modelcontextprotocol/client/stdio"];
+const [{ Client }, { StdioClientTransport }] = await Promise.all(parts.map((part) => import(part)));
 for (const who of ["alice", "bob"]) {
     names[who] = `${who}-typescript-${era}`;
     const key = `${folder}/${names[who]}.pem`;
     execFileSync(baton, ["keygen", "--out", key], { stdio: "ignore" });
     const args = ["mcp", "--id", names[who], "--key", key, "--server", server, "--ca", ca, "--tools", SETS];
-    clients[who] = new Client({ name: "story", version: "1" }, { versionNegotiation: { mode: era } });
+    const options = era === "sdk1" ? {} : { versionNegotiation: { mode: era } };
+    clients[who] = new Client({ name: "story", version: "1" }, options);
     await clients[who].connect(new StdioClientTransport({ command: baton, args }));
+    // A client that knows the schemas of outputs checks each output.
+    await clients[who].listTools();
 }
 const tools = await play(clients, names);
 console.log(`typescript, ${clients.alice.getNegotiatedProtocolVersion?.() ?? era}: ${tools} tools`);

@@ -48,7 +48,9 @@ async def play(clients, names):
         while True:
             result = await clients[step["who"]].call_tool(step["tool"], filled(step["arguments"], names))
             shown = result.model_dump(by_alias=True)
-            data, is_refused = shown["structuredContent"], bool(shown.get("isError"))
+            is_refused = bool(shown.get("isError"))
+            # A refusal has its words, and the same as JSON.
+            data = json.loads(shown["content"][1]["text"]) if is_refused else shown["structuredContent"]
             is_right = is_refused == ("refused" in step) and fits(data, step.get("refused", step.get("expect")), names)
             if is_right or not step.get("until") or time.monotonic() > began + WAIT_SECONDS:
                 break

@@ -71,8 +71,14 @@ impl<H: ClientHandler> Host<H> {
         request.arguments = Some(arguments);
         let result = tokio::time::timeout(PATIENCE, self.client.call_tool(request)).await.unwrap()?;
         let result = serde_json::to_value(result).unwrap();
+        // A host checks structured content against the output of the tool, so a refusal has its data in a text.
+        let data = match result["content"][1]["text"].as_str().filter(|_| result["isError"] == true) {
+            Some(data) => serde_json::from_str(data).unwrap(),
+            None => result["structuredContent"].clone(),
+        };
+        assert!(result["isError"] != true || result.get("structuredContent").is_none(), "{result}");
         Ok(Answer {
-            data: result["structuredContent"].clone(),
+            data,
             text: result["content"][0]["text"].as_str().unwrap_or_default().to_owned(),
             is_error: result["isError"] == true,
         })

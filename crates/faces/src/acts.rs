@@ -21,7 +21,7 @@ use baton_client::{
     proto::v1,
     time::Moment,
 };
-use schemars::{JsonSchema, generate::SchemaSettings};
+use schemars::{JsonSchema, generate::SchemaSettings, transform::ReplaceBoolSchemas};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio::time::sleep;
@@ -137,10 +137,15 @@ fn parsed<I: DeserializeOwned>(arguments: Map<String, Value>) -> Result<I, ActEr
 }
 
 fn settings() -> SchemaSettings {
-    SchemaSettings::draft2020_12().with(|settings| {
+    // Version 1 of the official TypeScript library, which most hosts have, refuses a list of tools in which the schema of a
+    // property is `true`.
+    let mut objects = ReplaceBoolSchemas::default();
+    objects.skip_additional_properties = true;
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
-    })
+    });
+    settings.with_transform(objects)
 }
 
 /// The schema of a type, without what a model does not need.
@@ -375,6 +380,27 @@ fn core() -> Vec<Act> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Version 1 of the official TypeScript library reads these so.
+    #[test]
+    fn the_schema_of_each_property_is_an_object() {
+        fn check(schema: &Value, name: &str) {
+            match schema {
+                Value::Object(members) => {
+                    if let Some(Value::Object(fields)) = members.get("properties") {
+                        assert!(fields.values().all(Value::is_object), "{name}: {schema}");
+                    }
+                    members.values().for_each(|member| check(member, name));
+                }
+                Value::Array(members) => members.iter().for_each(|member| check(member, name)),
+                _ => {}
+            }
+        }
+        for act in of(&[Set::Core, Set::Context, Set::Plans, Set::Offers, Set::Workspace, Set::Mail]) {
+            check(&Value::Object(act.input.clone()), act.name);
+            check(&Value::Object(act.output.clone()), act.name);
+        }
+    }
 
     #[test]
     fn the_schemas_are_closed_and_short() {

@@ -535,10 +535,12 @@ fn not_read(error: &ActError) -> ErrorData {
     }
 }
 
+/// A refusal: its words, and the same as JSON. Not as structured content, which a host checks against the output of the tool:
+/// version 1 of the official TypeScript library then throws, and the model sees nothing of the refusal.
 fn failed(error: &ActError) -> CallToolResult {
-    let mut result = CallToolResult::error(vec![ContentBlock::text(error.text.clone())]);
-    result.structured_content = serde_json::to_value(error).ok();
-    result
+    let data = serde_json::to_string(error).ok();
+    let blocks = std::iter::once(error.text.clone()).chain(data).map(ContentBlock::text);
+    CallToolResult::error(blocks.collect())
 }
 
 fn tool_of(act: &Act) -> Tool {

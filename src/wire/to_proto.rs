@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::{
     broker::{
+        RunningProcess,
         access::Caller,
         directory::{Busy, Directory, Entry, PresenceState},
-        queries::{ContextView, ShownHandoff, ShownTask, WorkspaceView, section_info},
+        queries::{ContextView, ShownHandoff, ShownTask, View, WorkspaceView, section_info},
     },
     domain::{
         handoff::{Handoff, Hop, Loan, Offer, Seizure, Step, Waiting},
@@ -323,6 +324,23 @@ pub(super) fn load(busy: Busy) -> v1::AgentLoad {
         owned_tasks: busy.owned,
         open_offers: busy.offers,
         is_full: busy.load.is_full(),
+    }
+}
+
+/// The most tasks of a process that the broker names.
+const PROCESS_TASKS_MAX: usize = 20;
+
+/// A process as this caller may see it.
+pub(super) fn process(view: View<'_>, process: &RunningProcess) -> v1::Process {
+    let listed = process.works_on.as_deref().unwrap_or_default();
+    // A process may list any id, also that of a task which the caller may not see, or which does not exist.
+    let seen = listed.iter().take(PROCESS_TASKS_MAX).filter(|task| view.task(task).is_ok());
+    v1::Process {
+        instance_id: process.instance.map(|instance| instance.to_string()).unwrap_or_default(),
+        connect_time: Some(process.since.into()),
+        lists_work: process.works_on.is_some(),
+        task_ids: seen.map(ToString::to_string).collect(),
+        task_count: u32::try_from(listed.len()).unwrap_or(u32::MAX),
     }
 }
 

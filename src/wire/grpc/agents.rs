@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     broker::{
-        Broker, BrokerError, RunningProcess,
+        Broker, BrokerError,
         access::{Caller, Purpose},
         directory::{Entry, Filter, KEYS_MAX, check_key, check_voucher},
         engine::{CardField, CardUpdate, Command, KeyChange},
@@ -53,9 +53,6 @@ fn status(broker: &Broker, caller: &Caller, view: &View<'_>) -> v1::BrokerStatus
 /// The lifetime of an invitation, and of a replaced key, if the request sets none.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-
-/// The most tasks of a process that ListProcesses names.
-const PROCESS_TASKS_MAX: usize = 20;
 
 pub(super) struct Agents {
     broker: Broker,
@@ -221,7 +218,7 @@ impl AgentService for Agents {
         let running = self.broker.ask(command).await.map_err(refuse_shared)?;
         let processes = run_large(&self.broker, &caller, move |broker, caller| {
             let view = broker.view(caller);
-            Ok(running.iter().map(|process| process_to_v1(view, process)).collect())
+            Ok(running.iter().map(|process| to_proto::process(view, process)).collect())
         });
         Ok(Response::new(v1::ListProcessesResponse { processes: processes.await? }))
     }
@@ -363,19 +360,6 @@ impl AgentService for Agents {
 /// The agent as the directory has it.
 fn shown(broker: &Broker, entry: &Arc<Entry>) -> v1::Agent {
     to_proto::agent(broker.directory(), entry, broker.now())
-}
-
-/// A process may list any id, also that of a task which the caller may not see, or which does not exist.
-fn process_to_v1(view: View<'_>, process: &RunningProcess) -> v1::Process {
-    let listed = process.works_on.as_deref().unwrap_or_default();
-    let seen = listed.iter().take(PROCESS_TASKS_MAX).filter(|task| view.task(task).is_ok());
-    v1::Process {
-        instance_id: process.instance.map(|instance| instance.to_string()).unwrap_or_default(),
-        connect_time: Some(process.since.into()),
-        lists_work: process.works_on.is_some(),
-        task_ids: seen.map(ToString::to_string).collect(),
-        task_count: u32::try_from(listed.len()).unwrap_or(u32::MAX),
-    }
 }
 
 fn list(broker: &Broker, request: &v1::ListAgentsRequest, size: usize) -> Result<v1::ListAgentsResponse, Status> {

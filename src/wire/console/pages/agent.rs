@@ -75,7 +75,7 @@ struct ProcessRow {
     since: String,
     /// The first tasks that it works on, of those that the caller may see. `None`: its process does not list them.
     works_on: Option<Vec<String>>,
-    /// The number of further tasks.
+    /// The number of further tasks, also of those that the caller may not see.
     more: usize,
 }
 
@@ -136,7 +136,7 @@ pub(super) async fn show(
         page.acts = acts::of_agent(view, &entry);
         if has_mailbox {
             page.works = works(view, &id)?;
-            page.processes = running.iter().map(|process| ProcessRow::new(view, process)).collect();
+            page.processes = running.iter().map(|process| ProcessRow::new(to_proto::process(view, process))).collect();
             page.ended = ended(view, &id)?;
         }
         if has_mailbox {
@@ -228,15 +228,14 @@ fn cut(text: &str) -> String {
 }
 
 impl ProcessRow {
-    fn new(view: View<'_>, process: &RunningProcess) -> Self {
-        let listed = process.works_on.as_ref();
-        // A process may list any id, also that of a task which the caller may not see, or which does not exist.
-        let seen = listed.map(|tasks| tasks.iter().take(LISTED).filter(|task| view.task(task).is_ok()));
+    fn new(process: v1::Process) -> Self {
+        let mut tasks = process.task_ids;
+        tasks.truncate(LISTED);
         Self {
-            instance: process.instance.map(|instance| instance.to_string()).unwrap_or_default(),
-            since: process.since.to_string(),
-            works_on: seen.map(|tasks| tasks.map(ToString::to_string).collect()),
-            more: listed.map_or(0, |tasks| tasks.len().saturating_sub(LISTED)),
+            instance: process.instance_id,
+            since: time_text(process.connect_time.as_ref()),
+            more: (process.task_count as usize).saturating_sub(tasks.len()),
+            works_on: process.lists_work.then_some(tasks),
         }
     }
 }
@@ -264,5 +263,25 @@ impl SkillRow {
             languages: cut(&skill.languages.join(", ")),
             task_types: cut(&skill.task_types.join(", ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ProcessRow, v1};
+
+    fn row(lists_work: bool, seen: usize, task_count: u32) -> (Option<usize>, usize) {
+        let task_ids = (0..seen).map(|number| format!("build-{number}")).collect();
+        let row = ProcessRow::new(v1::Process { lists_work, task_ids, task_count, ..Default::default() });
+        (row.works_on.map(|tasks| tasks.len()), row.more)
+    }
+
+    #[test]
+    fn a_process_has_eight_tasks_on_the_page_and_a_count_of_all_others() {
+        assert_eq!(row(false, 0, 0), (None, 0));
+        assert_eq!(row(true, 0, 0), (Some(0), 0));
+        assert_eq!(row(true, 8, 8), (Some(8), 0));
+        assert_eq!(row(true, 20, 25), (Some(8), 17));
+        assert_eq!(row(true, 0, 1), (Some(0), 1), "a task that the caller may not see is counted");
     }
 }

@@ -57,6 +57,8 @@ class LyingBroker(
         self.ends_with = None
         self.handoff = v1.Handoff()
         self.looks = 0
+        self.looking = asyncio.Event()
+        self.is_slow = False
 
     async def CreateChallenge(self, _request, _context):
         return v1.CreateChallengeResponse(challenge=bytes(32))
@@ -74,6 +76,9 @@ class LyingBroker(
 
     async def GetHandoff(self, _request, context):
         self.looks += 1
+        self.looking.set()
+        if self.is_slow:
+            await asyncio.Event().wait()
         if self.handoff is None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "it is not there, or not alice's")
         return v1.GetHandoffResponse(handoff=self.handoff)
@@ -305,6 +310,26 @@ async def test_mail_ends_when_the_agent_closes(agent):
     closing = asyncio.create_task(agent.close())
     assert [delivery async for delivery in agent.deliveries()] == []
     await closing
+
+
+async def test_a_call_that_is_under_way_fails_when_the_agent_closes(broker, agent):
+    broker.is_slow = True
+    looking = asyncio.create_task(agent.get_handoff("h"))
+    await asyncio.wait_for(broker.looking.wait(), PATIENCE_SECONDS)
+    await agent.close()
+    with pytest.raises(BatonError, match="the agent is closed") as failed:
+        await asyncio.wait_for(looking, PATIENCE_SECONDS)
+    assert failed.value.code is grpc.StatusCode.CANCELLED
+
+
+async def test_a_call_whose_task_is_cancelled_is_cancelled_also_while_the_agent_closes(broker, agent):
+    broker.is_slow = True
+    looking = asyncio.create_task(agent.get_handoff("h"))
+    await asyncio.wait_for(broker.looking.wait(), PATIENCE_SECONDS)
+    looking.cancel()
+    await agent.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(looking, PATIENCE_SECONDS)
 
 
 def go_away(seconds):

@@ -1,8 +1,10 @@
 """The connection to a broker: TLS, the caller's identity, and the calls outside the session."""
 
+import asyncio
+import contextlib
 import ipaddress
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,7 @@ class Connection:
         self._is_certified = cert_file is not None
         self._operator_token = operator_token
         self._token = ""
+        self._is_closed = False
         options = [
             ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
             ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
@@ -124,12 +127,12 @@ class Connection:
         while True:
             call = method(request, metadata=self._caller(as_agent=as_agent))
             try:
-                async for response in call:
-                    yield response
-            except grpc.aio.AioRpcError as error:
-                refusal = BatonError.from_call(error)
-                if is_renewed or not self._is_renewable(refusal, as_agent=as_agent):
-                    raise refusal from error
+                with self._failures():
+                    async for response in call:
+                        yield response
+            except BatonError as error:
+                if is_renewed or not self._is_renewable(error, as_agent=as_agent):
+                    raise
             else:
                 return
             finally:
@@ -139,10 +142,8 @@ class Connection:
 
     async def upload(self, method: Any, requests: AsyncIterator[Message]) -> Any:
         """Makes one call with a stream of requests, and without a time limit. Raises BatonError."""
-        try:
+        with self._failures():
             return await method(requests, metadata=self._caller())
-        except grpc.aio.AioRpcError as error:
-            raise BatonError.from_call(error) from error
 
     @property
     def has_token(self) -> bool:
@@ -150,7 +151,8 @@ class Connection:
         return self._is_certified or bool(self._token)
 
     async def close(self) -> None:
-        """Closes the channel."""
+        """Closes the channel. Calls that are under way, and later ones, raise BatonError."""
+        self._is_closed = True
         await self._channel.close()
 
     def _caller(self, *, as_agent: bool = False) -> Metadata:
@@ -162,10 +164,22 @@ class Connection:
 
     async def _once(self, method: Any, request: Message, metadata: Metadata, more_seconds: float = 0.0) -> Any:
         call: Awaitable[Any] = method(request, metadata=metadata, timeout=CALL_TIMEOUT_SECONDS + more_seconds)
-        try:
+        with self._failures():
             return await call
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turns the failure of a call into BatonError."""
+        try:
+            yield
         except grpc.aio.AioRpcError as error:
             raise BatonError.from_call(error) from error
+        except asyncio.CancelledError as error:
+            # The close of the channel cancels its calls. A cancellation of the caller's own task goes on.
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            raise BatonError(grpc.StatusCode.CANCELLED, "the agent is closed") from error
 
 
 def _here(server: str) -> str:

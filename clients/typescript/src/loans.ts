@@ -239,6 +239,8 @@ async function withoutNews(agent: AgentCore, lent: HandedOver, task: Task): Prom
 export async function takeBack(agent: AgentCore, request: Pick<Envelope, "messageId" | "taskId" | "epoch">, text: string): Promise<Receipt | undefined> {
   const { messageId: correlationId, taskId, epoch } = request;
   const signal = AbortSignal.timeout(TAKE_BACK_MS);
+  const late = (): BatonError =>
+    new BatonError(Code.DeadlineExceeded, `task ${taskId} could not be taken back in time; its loan timeout returns it`);
   let last: BatonError | undefined;
   for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
     try {
@@ -250,13 +252,13 @@ export async function takeBack(agent: AgentCore, request: Pick<Envelope, "messag
       if (!isFinalState(state)) await agent.cancel(correlationId, text, { signal });
       return undefined;
     } catch (error) {
-      if (signal.aborted) {
-        throw new BatonError(Code.DeadlineExceeded, `task ${taskId} could not be taken back in time; its loan timeout returns it`);
-      }
+      if (signal.aborted) throw late();
       last = BatonError.of(error);
       if (last.reason === "NOT_LENT") return undefined;
       // The request may still be on its way, or the handoff has moved on since the look.
-      await sleep(ATTEMPT_MS, signal);
+      await sleep(ATTEMPT_MS, signal).catch(() => {
+        throw late();
+      });
     }
   }
   if (last && isPassing(last)) throw last;

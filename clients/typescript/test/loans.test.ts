@@ -15,6 +15,7 @@ import {
   v1,
   WaitedFor,
 } from "../src/index.js";
+import { takeBack } from "../src/loans.js";
 import { Queue } from "../src/queue.js";
 import { Agents, Broker, Mail, patient, PATIENCE_MS, refusal, unique } from "./broker.js";
 
@@ -411,4 +412,20 @@ test("a wait for a handoff that has failed throws its end, and one without a con
   alice.serve({ context: () => GOALS }).catch(() => undefined);
   const handoffId = await requested(alice, bob.id, unique("ticket"));
   assert.deepEqual((await patient(alice.waitForLoan(handoffId))).result, { n: 1 });
+});
+
+test("a recall whose time passes between two attempts fails with BatonError", async (context) => {
+  const limit = new AbortController();
+  context.mock.method(AbortSignal, "timeout", () => limit.signal);
+  const getHandoff = (): Promise<never> => {
+    // The pause before the next attempt begins before this runs.
+    setImmediate(() => {
+      limit.abort(new DOMException("the time is over", "TimeoutError"));
+    });
+    return Promise.reject(new BatonError(Code.Unavailable, "the broker is away"));
+  };
+  const agent = { getHandoff } as unknown as Agent;
+  await assert.rejects(takeBack(agent, { messageId: "h", taskId: "ticket-1", epoch: 1n }, "no more use"), (error) => {
+    return error instanceof BatonError && error.code === Code.DeadlineExceeded;
+  });
 });

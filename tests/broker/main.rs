@@ -9,6 +9,7 @@ mod compensations;
 mod contexts;
 mod creations;
 mod dead_letters;
+mod deciders;
 mod delegations;
 mod deliveries;
 mod fairness;

@@ -672,7 +672,7 @@ impl Real {
                     },
                 )
             }
-            Op::Acked { by, mail } => Input::Acked { by: agent(*by), mail: *mail },
+            Op::Acked { by, mail } => Input::Acked { by: agent(*by), mail: *mail, decides_within: None },
             Op::Undeliverable { to, mail } => Input::Undeliverable { to: agent(*to), mail: *mail },
             Op::Pass { .. } => Input::Time,
         }

@@ -95,7 +95,7 @@ fn complete(success: bool) -> Message {
 }
 
 fn acked(by: &str, mail: Acked) -> Input {
-    Input::Acked { by: agent(by), mail }
+    Input::Acked { by: agent(by), mail, decides_within: None }
 }
 
 /// A task whose only handoff is in this state.

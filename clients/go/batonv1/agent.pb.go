@@ -109,7 +109,12 @@ type AgentCard struct {
 	Keys []*AgentKey `protobuf:"bytes,6,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Further information: at most 32 entries, keys of at most 64 bytes and values of at most 1024 bytes. The broker does
 	// not interpret it.
-	Metadata      map[string]string `protobuf:"bytes,7,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Metadata map[string]string `protobuf:"bytes,7,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The time that the agent needs to decide about an offered handoff, 1 s to 7 days: hours for an agent that looks now
+	// and then. Unset: not stated. From the ack of a request on, the agent has this time if it is longer than the broker's
+	// default and the request names no timeouts.accept. The broker's timeout_max is its limit. A request without
+	// timeouts.whole that this agent is asked first gets as much more time as a whole.
+	DecidesWithin *durationpb.Duration `protobuf:"bytes,8,opt,name=decides_within,json=decidesWithin,proto3" json:"decides_within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +194,13 @@ func (x *AgentCard) GetKeys() []*AgentKey {
 func (x *AgentCard) GetMetadata() map[string]string {
 	if x != nil {
 		return x.Metadata
+	}
+	return nil
+}
+
+func (x *AgentCard) GetDecidesWithin() *durationpb.Duration {
+	if x != nil {
+		return x.DecidesWithin
 	}
 	return nil
 }
@@ -954,7 +966,7 @@ var File_baton_v1_agent_proto protoreflect.FileDescriptor
 
 const file_baton_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x14baton/v1/agent.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x02\n" +
+	"\x14baton/v1/agent.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x99\x03\n" +
 	"\tAgentCard\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1f\n" +
 	"\vagent_types\x18\x02 \x03(\tR\n" +
@@ -963,7 +975,8 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\x06skills\x18\x04 \x03(\v2\x14.baton.v1.AgentSkillR\x06skills\x12\x1a\n" +
 	"\bcapacity\x18\x05 \x01(\rR\bcapacity\x12&\n" +
 	"\x04keys\x18\x06 \x03(\v2\x12.baton.v1.AgentKeyR\x04keys\x12=\n" +
-	"\bmetadata\x18\a \x03(\v2!.baton.v1.AgentCard.MetadataEntryR\bmetadata\x1a;\n" +
+	"\bmetadata\x18\a \x03(\v2!.baton.v1.AgentCard.MetadataEntryR\bmetadata\x12@\n" +
+	"\x0edecides_within\x18\b \x01(\v2\x19.google.protobuf.DurationR\rdecidesWithin\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x01\n" +
@@ -1077,37 +1090,38 @@ var file_baton_v1_agent_proto_goTypes = []any{
 	(*Heartbeat)(nil),             // 10: baton.v1.Heartbeat
 	nil,                           // 11: baton.v1.AgentCard.MetadataEntry
 	nil,                           // 12: baton.v1.Heartbeat.MetricsEntry
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
 }
 var file_baton_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.AgentCard.skills:type_name -> baton.v1.AgentSkill
 	3,  // 1: baton.v1.AgentCard.keys:type_name -> baton.v1.AgentKey
 	11, // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
-	13, // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
-	13, // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
-	13, // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
-	4,  // 6: baton.v1.AgentKey.vouchers:type_name -> baton.v1.KeyVoucher
-	13, // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
-	1,  // 8: baton.v1.Agent.card:type_name -> baton.v1.AgentCard
-	0,  // 9: baton.v1.Agent.presence:type_name -> baton.v1.Presence
-	10, // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
-	13, // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
-	13, // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	13, // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	8,  // 14: baton.v1.Agent.load:type_name -> baton.v1.AgentLoad
-	9,  // 15: baton.v1.Agent.statistics:type_name -> baton.v1.AgentStatistics
-	13, // 16: baton.v1.Agent.deregister_time:type_name -> google.protobuf.Timestamp
-	7,  // 17: baton.v1.Agent.mailbox:type_name -> baton.v1.Mailbox
-	6,  // 18: baton.v1.Agent.usage:type_name -> baton.v1.AgentUsage
-	13, // 19: baton.v1.Mailbox.oldest_letter_time:type_name -> google.protobuf.Timestamp
-	14, // 20: baton.v1.AgentStatistics.median_decision_time:type_name -> google.protobuf.Duration
-	12, // 21: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	13, // 3: baton.v1.AgentCard.decides_within:type_name -> google.protobuf.Duration
+	14, // 4: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
+	14, // 5: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
+	14, // 6: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
+	4,  // 7: baton.v1.AgentKey.vouchers:type_name -> baton.v1.KeyVoucher
+	14, // 8: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
+	1,  // 9: baton.v1.Agent.card:type_name -> baton.v1.AgentCard
+	0,  // 10: baton.v1.Agent.presence:type_name -> baton.v1.Presence
+	10, // 11: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
+	14, // 12: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
+	14, // 13: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	14, // 14: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	8,  // 15: baton.v1.Agent.load:type_name -> baton.v1.AgentLoad
+	9,  // 16: baton.v1.Agent.statistics:type_name -> baton.v1.AgentStatistics
+	14, // 17: baton.v1.Agent.deregister_time:type_name -> google.protobuf.Timestamp
+	7,  // 18: baton.v1.Agent.mailbox:type_name -> baton.v1.Mailbox
+	6,  // 19: baton.v1.Agent.usage:type_name -> baton.v1.AgentUsage
+	14, // 20: baton.v1.Mailbox.oldest_letter_time:type_name -> google.protobuf.Timestamp
+	13, // 21: baton.v1.AgentStatistics.median_decision_time:type_name -> google.protobuf.Duration
+	12, // 22: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_proto_init() }

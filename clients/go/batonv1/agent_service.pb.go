@@ -1416,8 +1416,8 @@ type UpdateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The card: agent_id names the agent, and the fields in update_mask have their new values. Required.
 	Card *AgentCard `protobuf:"bytes,1,opt,name=card,proto3" json:"card,omitempty"`
-	// The fields to change: agent_types, description, skills, capacity, metadata. Each is replaced as a whole. Empty: all
-	// of them. Any other path is refused: keys change by AddAgentKey and RevokeAgentKey.
+	// The fields to change: agent_types, description, skills, capacity, metadata, decides_within. Each is replaced as a
+	// whole. Empty: all of them. Any other path is refused: keys change by AddAgentKey and RevokeAgentKey.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	// The etag of the agent that the change is based on. If the agent has another etag by now, the call fails with
 	// CONFLICT. Empty: the change applies to any version.

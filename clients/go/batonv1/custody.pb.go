@@ -11,6 +11,7 @@ package batonv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -813,7 +814,10 @@ type CustodyDelivery struct {
 	// The agent that the delivery was for.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The role of the delivered message in the handoff.
-	Mail          HandoffMail `protobuf:"varint,2,opt,name=mail,proto3,enum=baton.v1.HandoffMail" json:"mail,omitempty"`
+	Mail HandoffMail `protobuf:"varint,2,opt,name=mail,proto3,enum=baton.v1.HandoffMail" json:"mail,omitempty"`
+	// The time for the decision that the agent's card gives it, from this ack of a request on. Unset: the handoff's
+	// timeouts.accept.
+	DecidesWithin *durationpb.Duration `protobuf:"bytes,3,opt,name=decides_within,json=decidesWithin,proto3" json:"decides_within,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -860,6 +864,13 @@ func (x *CustodyDelivery) GetMail() HandoffMail {
 		return x.Mail
 	}
 	return HandoffMail_HANDOFF_MAIL_UNSPECIFIED
+}
+
+func (x *CustodyDelivery) GetDecidesWithin() *durationpb.Duration {
+	if x != nil {
+		return x.DecidesWithin
+	}
+	return nil
 }
 
 // A deadline passed. The handoff's state before the event says which one.
@@ -1280,7 +1291,7 @@ var File_baton_v1_custody_proto protoreflect.FileDescriptor
 
 const file_baton_v1_custody_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/custody.proto\x12\bbaton.v1\x1a\x1dbaton/v1/broker_service.proto\x1a\x17baton/v1/envelope.proto\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x13baton/v1/task.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x01\n" +
+	"\x16baton/v1/custody.proto\x12\bbaton.v1\x1a\x1dbaton/v1/broker_service.proto\x1a\x17baton/v1/envelope.proto\x1a\x14baton/v1/error.proto\x1a\x16baton/v1/handoff.proto\x1a\x13baton/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x01\n" +
 	"\x0fCustodyLogEntry\x12,\n" +
 	"\x05entry\x18\x01 \x01(\v2\x16.baton.v1.CustodyEntryR\x05entry\x12\x1f\n" +
 	"\ventry_bytes\x18\x02 \x01(\fR\n" +
@@ -1342,10 +1353,11 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\fCustodyTerms\x125\n" +
 	"\btimeouts\x18\x01 \x01(\v2\x19.baton.v1.HandoffTimeoutsR\btimeouts\x125\n" +
 	"\vloop_limits\x18\x02 \x01(\v2\x14.baton.v1.LoopLimitsR\n" +
-	"loopLimits\"W\n" +
+	"loopLimits\"\x99\x01\n" +
 	"\x0fCustodyDelivery\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12)\n" +
-	"\x04mail\x18\x02 \x01(\x0e2\x15.baton.v1.HandoffMailR\x04mail\"&\n" +
+	"\x04mail\x18\x02 \x01(\x0e2\x15.baton.v1.HandoffMailR\x04mail\x12@\n" +
+	"\x0edecides_within\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\rdecidesWithin\"&\n" +
 	"\vCustodyTime\x12\x17\n" +
 	"\aof_task\x18\x01 \x01(\bR\x06ofTask\"\x10\n" +
 	"\x0eCustodyAbsence\"\xa6\x01\n" +
@@ -1418,6 +1430,7 @@ var file_baton_v1_custody_proto_goTypes = []any{
 	(ErrorCode)(0),                // 22: baton.v1.ErrorCode
 	(*HandoffTimeouts)(nil),       // 23: baton.v1.HandoffTimeouts
 	(*LoopLimits)(nil),            // 24: baton.v1.LoopLimits
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 }
 var file_baton_v1_custody_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.CustodyLogEntry.entry:type_name -> baton.v1.CustodyEntry
@@ -1446,13 +1459,14 @@ var file_baton_v1_custody_proto_depIdxs = []int32{
 	23, // 23: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
 	24, // 24: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
 	0,  // 25: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
-	17, // 26: baton.v1.CustodyAward.task_request:type_name -> baton.v1.Envelope
-	6,  // 27: baton.v1.CustodyAward.terms:type_name -> baton.v1.CustodyTerms
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	25, // 26: baton.v1.CustodyDelivery.decides_within:type_name -> google.protobuf.Duration
+	17, // 27: baton.v1.CustodyAward.task_request:type_name -> baton.v1.Envelope
+	6,  // 28: baton.v1.CustodyAward.terms:type_name -> baton.v1.CustodyTerms
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_custody_proto_init() }

@@ -1626,14 +1626,15 @@ func (x *HandoffComplete) GetDetails() string {
 // step lasts longer than the whole handoff.
 type HandoffTimeouts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// From the ack of the request to the candidate's decision. Unset: the broker's default, 30 seconds unless configured.
+	// From the ack of the request to the candidate's decision. Unset: the broker's default, 30 seconds unless configured,
+	// or the candidate's AgentCard.decides_within if that is longer.
 	Accept *durationpb.Duration `protobuf:"bytes,1,opt,name=accept,proto3" json:"accept,omitempty"`
 	// From the accept to the context. Unset: the broker's default, 60 seconds unless configured.
 	Context *durationpb.Duration `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
 	// From the context to the completion. Unset: the broker's default, 120 seconds unless configured.
 	Complete *durationpb.Duration `protobuf:"bytes,3,opt,name=complete,proto3" json:"complete,omitempty"`
 	// From the request to the end of the handoff, over all candidates. Unset: the broker's default, 360 seconds unless
-	// configured.
+	// configured, and the decides_within of the first candidate in addition, if accept is unset too.
 	Whole         *durationpb.Duration `protobuf:"bytes,4,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

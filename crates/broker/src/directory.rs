@@ -10,10 +10,12 @@ mod reported;
 pub use self::reported::Reported;
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
     sync::{
         Arc, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use prost::Message;
@@ -36,7 +38,7 @@ use crate::{
     ids::{AgentId, AgentType, IdMap, KeyId, check_name},
     proto::v1,
     records::AgentRecord,
-    time::Timestamp,
+    time::{Timestamp, span_from_parts},
 };
 
 pub use crate::domain::presence::{Liveness, PresenceState};
@@ -557,6 +559,12 @@ impl Entry {
         self.keys.iter().find(|(_, valid)| is_shared(valid)).map(|(key_id, _)| key_id)
     }
 
+    /// The time that the agent needs to decide about an offered handoff, 1 s to 7 days. `None`: not stated.
+    pub fn decides_within(&self) -> Option<Duration> {
+        let stated = self.record.card.decides_within.as_ref()?;
+        span_from_parts(stated.seconds, stated.nanos)
+    }
+
     /// The version of the card and its keys.
     pub fn etag(&self) -> String {
         format!("{:x}", self.record.changed)
@@ -581,6 +589,9 @@ pub const CARD_BYTES_MAX: usize = 64 * 1024;
 pub const KEYS_MAX: usize = 64;
 /// The most vouchers of one key.
 pub const VOUCHERS_MAX: usize = 8;
+
+/// The bounds of the time that an agent needs to decide about an offered handoff.
+const DECIDES_WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The most parts of a skill's dotted name. Each is a further entry of the index.
 const SKILL_PARTS_MAX: usize = 16;
@@ -618,6 +629,12 @@ fn check_card(card: &v1::AgentCard, checks: &mut Checks) -> Option<AgentId> {
     for (name, value) in &card.metadata {
         checks.text("card.metadata.key", name, 64);
         checks.text(&format!("card.metadata[{name}]"), value, 1024);
+    }
+    let path = "card.decides_within";
+    if let Some(span) = checks.span(path, card.decides_within.as_ref())
+        && !DECIDES_WITHIN.contains(&span)
+    {
+        checks.wrong(path, format!("must be from {:?} to 7 days, not {span:?}", DECIDES_WITHIN.start()));
     }
     id
 }

@@ -3,7 +3,7 @@
 //! A machine is a variant of [`EntityId`] and of [`Entity`], an arm in each match below, and a function from an input
 //! to a [`Transition`]. This module must not know how entities are stored, or how an effect is executed.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(debug_assertions)]
 use super::probe::{self, Probe, ProbeId};
@@ -196,6 +196,8 @@ pub enum Input {
         by: AgentId,
         /// The role of the delivery for the entity.
         role: Acked,
+        /// The time for the decision from the agent's card. `None`: the handoff's own, or the ack is of no offer.
+        decides_within: Option<Duration>,
     },
     /// A delivery that reports to this entity became a dead letter.
     Undeliverable {

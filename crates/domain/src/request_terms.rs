@@ -39,6 +39,32 @@ impl Timeouts {
     }
 }
 
+impl Timeouts {
+    /// The time for the decision of a candidate whose card states `decides_within`. `None`: `accept`. It is as long, or
+    /// the request names it: then it holds for every candidate.
+    pub fn own_decision(&self, is_named: bool, decides_within: Duration, bounds: TimeoutBounds) -> Option<Duration> {
+        let own = decides_within.min(bounds.longest);
+        (!is_named && own > self.accept).then_some(own)
+    }
+
+    /// These timeouts, with a whole time that has room for the decision of the agent that is asked first. A request that
+    /// names its whole time keeps it.
+    #[must_use]
+    pub fn with_room_for(
+        self,
+        wanted: &RequestedTimeouts,
+        decides_within: Option<Duration>,
+        bounds: TimeoutBounds,
+    ) -> Self {
+        match decides_within.and_then(|span| self.own_decision(wanted.accept.is_some(), span, bounds)) {
+            Some(own) if wanted.whole.is_none() => {
+                Self { whole: self.whole.saturating_add(own).min(bounds.longest), ..self }
+            }
+            Some(_) | None => self,
+        }
+    }
+}
+
 impl LoopLimits {
     /// These limits, lowered to the values of a request: the most handoffs of the task, and along one pair. 0: the
     /// request asks for no limit.
@@ -76,6 +102,25 @@ mod tests {
     fn a_request_that_names_no_timeouts_gets_the_operators() {
         let defaults = Timeouts::default();
         assert_eq!(defaults.requested(&RequestedTimeouts::default(), BOUNDS), Ok(defaults));
+    }
+
+    #[test]
+    fn the_card_of_the_first_candidate_gives_time_that_the_request_does_not_name() {
+        let minute = Duration::from_secs(60);
+        let defaults = Timeouts::default();
+        let named = |accept, whole| RequestedTimeouts { accept, whole, ..Default::default() };
+        let whole_of = |wanted: &RequestedTimeouts, card: Option<Duration>| {
+            let timeouts = defaults.requested(wanted, BOUNDS).unwrap();
+            let own = card.and_then(|span| timeouts.own_decision(wanted.accept.is_some(), span, BOUNDS));
+            (own, timeouts.with_room_for(wanted, card, BOUNDS).whole)
+        };
+        let none = named(None, None);
+        assert_eq!(whole_of(&none, None), (None, defaults.whole));
+        assert_eq!(whole_of(&none, Some(minute)), (Some(minute), defaults.whole + minute));
+        assert_eq!(whole_of(&none, Some(defaults.accept)), (None, defaults.whole), "the default is as long");
+        assert_eq!(whole_of(&none, Some(BOUNDS.longest * 9)), (Some(BOUNDS.longest), BOUNDS.longest));
+        assert_eq!(whole_of(&named(Some(SECOND), None), Some(minute)), (None, defaults.whole));
+        assert_eq!(whole_of(&named(None, Some(minute)), Some(minute)), (Some(minute), minute));
     }
 
     #[test]

@@ -187,7 +187,9 @@ impl Replay {
                 None => return Ok(()),
             },
             Event::Acked(delivery) => {
-                (handoff()?, Input::Acked { by: agent(&delivery.agent_id)?, role: mail(delivery.mail)? })
+                let (by, role) = (agent(&delivery.agent_id)?, mail(delivery.mail)?);
+                let decides_within = delivery.decides_within.as_ref().map(span).transpose()?;
+                (handoff()?, Input::Acked { by, role, decides_within })
             }
             Event::GivenUp(delivery) => {
                 (handoff()?, Input::Undeliverable { to: agent(&delivery.agent_id)?, role: mail(delivery.mail)? })
@@ -384,15 +386,17 @@ fn mail(number: i32) -> Result<Acked, String> {
     Acked::from_number(number).ok_or_else(|| format!("mail {number} is unknown"))
 }
 
+fn span(given: &prost_types::Duration) -> Result<Duration, String> {
+    span_from_parts(given.seconds, given.nanos).ok_or_else(|| "a span of time is out of bounds".to_owned())
+}
+
 fn passed_over(logged: &v1::CustodyPassedOver) -> Result<PassedOver, String> {
     Ok(PassedOver { agent: agent(&logged.agent_id)?, reason_text: logged.reason_text.clone() })
 }
 
 fn terms(terms: &v1::CustodyTerms) -> Result<(Timeouts, LoopLimits), String> {
     let timeouts = terms.timeouts.as_ref().ok_or("the timeouts are missing")?;
-    let span = |span: Option<prost_types::Duration>| -> Result<Duration, String> {
-        span.and_then(|span| span_from_parts(span.seconds, span.nanos)).ok_or_else(|| "a timeout is missing".to_owned())
-    };
+    let span = |given: Option<prost_types::Duration>| span(&given.ok_or("a timeout is missing")?);
     let limits = terms.loop_limits.as_ref().ok_or("the loop limits are missing")?;
     Ok((
         Timeouts {

@@ -227,7 +227,8 @@ impl Engine {
                     let receiver = order.receiver.clone();
                     return Err(BrokerError::from(AdmissionError::ReceiverUnknown { receiver }).into());
                 }
-                (candidates, Some(self.terms(request)?))
+                let terms = self.terms_with(self.terms(request)?, request, &candidates.agents);
+                (candidates, Some(terms))
             }
             _ => (Candidates::default(), None),
         };

@@ -24,11 +24,13 @@ pub enum CardField {
     Skills,
     Capacity,
     Metadata,
+    DecidesWithin,
 }
 
 impl CardField {
     /// All fields that an update can change.
-    pub const ALL: [Self; 5] = [Self::AgentTypes, Self::Description, Self::Skills, Self::Capacity, Self::Metadata];
+    pub const ALL: [Self; 6] =
+        [Self::AgentTypes, Self::Description, Self::Skills, Self::Capacity, Self::Metadata, Self::DecidesWithin];
 
     /// The name of the field in an update mask.
     pub const fn path(self) -> &'static str {
@@ -38,6 +40,7 @@ impl CardField {
             Self::Skills => "skills",
             Self::Capacity => "capacity",
             Self::Metadata => "metadata",
+            Self::DecidesWithin => "decides_within",
         }
     }
 
@@ -48,6 +51,7 @@ impl CardField {
             Self::Skills => to.skills.clone_from(&from.skills),
             Self::Capacity => to.capacity = from.capacity,
             Self::Metadata => to.metadata.clone_from(&from.metadata),
+            Self::DecidesWithin => to.decides_within = from.decides_within,
         }
     }
 }

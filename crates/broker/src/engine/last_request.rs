@@ -106,7 +106,7 @@ fn joined([first, second]: [&str; 2], between: &str, most: usize) -> String {
 }
 
 /// The terms of a handoff in the message that asked for it.
-fn terms_in(envelope: &Bytes) -> Option<v1::HandoffRequest> {
+pub(super) fn terms_in(envelope: &Bytes) -> Option<v1::HandoffRequest> {
     match v1::Envelope::decode(envelope.clone()).ok()?.message_type() {
         v1::MessageType::HandoffRequest => payload_in(envelope),
         v1::MessageType::TaskAccept => payload_in::<v1::TaskAccept>(envelope)?.handoff,

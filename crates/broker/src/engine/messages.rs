@@ -254,7 +254,8 @@ impl Engine {
             chain.keep_free(&header.sender, &mut candidates.agents).map_err(refused)?;
         }
         let Candidates { agents, passed_over, .. } = &candidates;
-        self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
+        let terms = Some(self.terms_with(terms, request, agents));
+        self.make_step(transaction, envelope, Resolved { agents, passed_over, terms }, now)
     }
 
     /// Begins a task that the sender owns, without a handoff.

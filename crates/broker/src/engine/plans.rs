@@ -331,7 +331,7 @@ impl Engine {
         let is_again = order.attempt > 1 || order.round > 1;
         let directory = &self.env.directory;
         agents.sort_by_key(|agent| (is_again && directory.is_gone(agent, now), order.tried.contains(agent)));
-        let terms = Some(self.terms(request)?);
+        let terms = Some(self.terms_with(self.terms(request)?, request, &agents));
         let resolved = Resolved { agents: &agents, passed_over: &passed_over, terms };
         self.send_as_coordinator(transaction, &envelope, resolved, now)
     }

@@ -1,7 +1,9 @@
 //! Resolves the agents and the terms of a message: candidates, receivers, timeouts, limits. The rules are in the
 //! domain; this module asks the directory and the policies.
 
-use super::{Engine, authorization::Work};
+use std::time::Duration;
+
+use super::{Engine, authorization::Work, last_request, transaction::Transaction};
 use crate::{
     BrokerError,
     domain::{
@@ -219,6 +221,37 @@ impl Engine {
             accept_timeout: self.env.settings.timeouts.accept,
         };
         self.env.directory.rank(&wanted, now, |_| true).agents().cloned().collect()
+    }
+
+    /// The terms of a request with these candidates: a whole time that it does not name has room for the decision of the
+    /// first one.
+    pub(super) fn terms_with(
+        &self,
+        (timeouts, limits): (Timeouts, LoopLimits),
+        request: &RequestBody,
+        candidates: &[AgentId],
+    ) -> (Timeouts, LoopLimits) {
+        let first = candidates.first().and_then(|agent| self.env.directory.get(agent));
+        let decides_within = first.and_then(|entry| entry.decides_within());
+        (timeouts.with_room_for(&request.timeouts, decides_within, self.env.settings.timeout_bounds), limits)
+    }
+
+    /// The time for the decision that the card of a candidate gives it about an offer. `None`: the handoff's own timeout.
+    pub(super) fn time_of_candidate(
+        &mut self,
+        transaction: &mut Transaction,
+        agent: &AgentId,
+        about: &EntityId,
+    ) -> Result<Option<Duration>, BrokerError> {
+        let Some(decides_within) = self.env.directory.get(agent).and_then(|entry| entry.decides_within()) else {
+            return Ok(None);
+        };
+        let stored = self.entity_record(transaction, about)?;
+        let Some(record) = stored.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(None) };
+        let place = self.place_of_request(transaction, record)?;
+        let request = self.envelope_bytes(place).and_then(|raw| last_request::terms_in(&raw));
+        let is_named = request.and_then(|request| request.timeouts).is_some_and(|named| named.accept.is_some());
+        Ok(record.handoff.timeouts.own_decision(is_named, decides_within, self.env.settings.timeout_bounds))
     }
 
     /// The registered agents that the receiver of a message resolves to. A type does not resolve to the sender.

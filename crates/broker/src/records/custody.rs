@@ -2,7 +2,7 @@
 //! the record of the message, any other entry in the log itself. The task's record has the latest items of the log, and
 //! table custody pages of the earlier ones.
 
-use std::ops::Bound;
+use std::{ops::Bound, time::Duration};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -136,7 +136,7 @@ pub enum CustodyEvent<'a> {
     /// An envelope was refused as late.
     Refused(EnvelopeFacts<'a>, ErrorCode),
     /// A delivery was acked.
-    Acked(&'a AgentId, Acked),
+    Acked(&'a AgentId, Acked, Option<Duration>),
     /// A delivery became a dead letter.
     GivenUp(&'a AgentId, Acked),
     /// A deadline of this entity passed.
@@ -208,8 +208,8 @@ pub fn custody_entry(
     let event = match event {
         CustodyEvent::Accepted(facts) => Event::Accepted(envelope_event(facts, 0)),
         CustodyEvent::Refused(facts, code) => Event::Refused(envelope_event(facts, code.number())),
-        CustodyEvent::Acked(agent, mail) => Event::Acked(delivery_event(agent, *mail)),
-        CustodyEvent::GivenUp(agent, mail) => Event::GivenUp(delivery_event(agent, *mail)),
+        CustodyEvent::Acked(agent, mail, decides_within) => Event::Acked(delivery_event(agent, *mail, *decides_within)),
+        CustodyEvent::GivenUp(agent, mail) => Event::GivenUp(delivery_event(agent, *mail, None)),
         // The log is that of one task, and the entry names the handoff, so the kind is enough for a replay.
         CustodyEvent::Time(of) => Event::Time(v1::CustodyTime { of_task: matches!(of, EntityId::Task(_)) }),
         CustodyEvent::Gone => Event::Gone(v1::CustodyAbsence {}),
@@ -299,6 +299,7 @@ fn terms(timeouts: Timeouts, limits: LoopLimits) -> v1::CustodyTerms {
     }
 }
 
-fn delivery_event(agent: &AgentId, mail: Acked) -> v1::CustodyDelivery {
-    v1::CustodyDelivery { agent_id: agent.to_string(), mail: mail.number() }
+fn delivery_event(agent: &AgentId, mail: Acked, decides_within: Option<Duration>) -> v1::CustodyDelivery {
+    let decides_within = decides_within.and_then(|span| span.try_into().ok());
+    v1::CustodyDelivery { agent_id: agent.to_string(), mail: mail.number(), decides_within }
 }

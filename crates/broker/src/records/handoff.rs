@@ -337,6 +337,7 @@ fn offer_to_storage(offer: &Offer) -> storage::OfferRecord {
         passed_over: offer.passed_over,
         until_room: offer.until_room,
         repeats: offer.repeats,
+        decides_within: offer.decides_within.map(nanoseconds),
     }
 }
 
@@ -351,6 +352,7 @@ fn offer_from_storage(reader: &Reader, stored: &storage::OfferRecord) -> Result<
         passed_over: stored.passed_over,
         until_room: stored.until_room,
         repeats: stored.repeats,
+        decides_within: stored.decides_within.map(Duration::from_nanos),
     })
 }
 

@@ -78,6 +78,17 @@ impl Story {
     /// A story with this request.
     pub(super) async fn with(world: &World, request: v1::HandoffRequest, stage: Stage) -> Verdict<Self> {
         let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+        Self::between(alice, bob, world, request, stage).await
+    }
+
+    /// A story of these two agents.
+    pub(super) async fn between(
+        alice: Actor,
+        bob: Actor,
+        world: &World,
+        request: v1::HandoffRequest,
+        stage: Stage,
+    ) -> Verdict<Self> {
         let task = world.id("task");
         let receipt = alice.tell(bob.id(), &About::task(&task, 1), &request).await?;
         let context = context_of([("goals", "[\"find the cause\"]".to_owned())]);

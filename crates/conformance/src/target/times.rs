@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use prost_types::Duration as Span;
 use tonic::Code;
 
 use super::{
-    check::{Checks, Refusal, Verdict, answered, refused, same},
+    check::{Answer, Checks, Refusal, Verdict, answered, refused, same},
     story::{Stage, Story, a_request, with_timeouts},
     world::{Actor, World},
 };
@@ -39,6 +40,15 @@ cases! {
         "A timeout outside the operator's bounds is refused with FIELD_INVALID, by its path." out_of_bounds;
     "timeout.default-is-set" "3"
         "A request that names no timeouts gets the broker's, and the deadline is on view." default_is_set;
+    "timeout.card-gives-time-to-decide" "3"
+        "A candidate has the longer time of its card's decides_within, and the whole time of the first one has room for it."
+        card_gives_time;
+    "timeout.named-accept-is-for-every-candidate" "3"
+        "A request that names its accept timeout is not decided later, whatever the candidate's card states."
+        named_accept_wins;
+    "timeout.card-is-bounded" "6"
+        "A card whose decides_within is under 1 s or over 7 days is refused with FIELD_INVALID, and stays as it was."
+        card_is_bounded;
 }
 
 /// A short timeout in milliseconds, but long enough for the steps before it on a busy machine.
@@ -205,5 +215,61 @@ async fn default_is_set(world: World) -> Verdict {
     let now = seen.update_time.unwrap_or_default();
     checks.holds("deadline", deadline.seconds > now.seconds, "later than the step", (deadline, now));
     checks.holds("whole_deadline", whole.seconds >= deadline.seconds, "not before the step's", (deadline, whole));
+    checks.done()
+}
+
+/// A time for decisions that is longer than any default, in seconds.
+const DAY: i64 = 24 * 60 * 60;
+
+/// States in the card of an agent that it needs this time to decide.
+async fn decides_within(who: &Actor, span: Span) -> Answer<v1::UpdateAgentResponse> {
+    let card = v1::AgentCard { agent_id: who.id().to_owned(), decides_within: Some(span), ..Default::default() };
+    let update_mask = Some(prost_types::FieldMask { paths: vec!["decides_within".to_owned()] });
+    let request = v1::UpdateAgentRequest { card: Some(card), update_mask, ..Default::default() };
+    who.call(async { who.client.answer(who.client.agents().update_agent(request).await) }).await
+}
+
+/// A handoff with this request to an agent whose card states a day, which has acked the request.
+async fn story_of_a_day(world: &World, request: v1::HandoffRequest) -> Verdict<Story> {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let day = Span { seconds: DAY, nanos: 0 };
+    answered("bob states that he decides within a day", decides_within(&bob, day).await)?;
+    Story::between(alice, bob, world, request, Stage::Deciding).await
+}
+
+async fn card_gives_time(world: World) -> Verdict {
+    let story = story_of_a_day(&world, a_request()).await?;
+    let seen = story.look("alice reads the handoff").await?;
+    let (acked, whole) = (seen.update_time.unwrap_or_default(), seen.whole_deadline.unwrap_or_default());
+    let mut checks = Checks::of("alice reads the handoff");
+    checks.same("deadline", acked.seconds + DAY, seen.deadline.unwrap_or_default().seconds);
+    let limit = acked.seconds + DAY;
+    checks.holds("whole_deadline", whole.seconds >= limit, "not before the end of the day", (whole, limit));
+    checks.done()
+}
+
+async fn named_accept_wins(world: World) -> Verdict {
+    let story = story_of_a_day(&world, with_timeouts(SHORT, LONG, LONG, LONG)).await?;
+    failed_by(&story, ErrorCode::AcceptTimeout, SHORT).await
+}
+
+async fn card_is_bounded(world: World) -> Verdict {
+    let bob = world.agent("bob").await?;
+    let hour = Span { seconds: 3600, nanos: 0 };
+    answered("bob states that he decides within an hour", decides_within(&bob, hour).await)?;
+    let invalid = Refusal(Code::InvalidArgument, "FIELD_INVALID");
+    let mut checks = Checks::of("bob states another time");
+    for (what, span) in [
+        ("no time", Span::default()),
+        ("less than a second", Span { seconds: 0, nanos: 999_999_999 }),
+        ("more than 7 days", Span { seconds: 7 * DAY, nanos: 1 }),
+        ("a time before now", Span { seconds: -1, nanos: 0 }),
+    ] {
+        checks.refused(what, decides_within(&bob, span).await, invalid);
+    }
+    let request = v1::GetAgentRequest { agent_id: bob.id().to_owned() };
+    let read = bob.call(async { bob.client.answer(bob.client.agents().get_agent(request).await) }).await;
+    let card = answered("bob reads his card", read)?.agent.and_then(|agent| agent.card).unwrap_or_default();
+    checks.same("decides_within", Some(hour), card.decides_within);
     checks.done()
 }

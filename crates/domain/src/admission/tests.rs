@@ -81,6 +81,7 @@ fn handoff() -> Handoff {
         until_room: false,
         repeats: 0,
         passed_over: false,
+        decides_within: None,
     };
     Handoff {
         waiting: None,

@@ -332,6 +332,7 @@ impl TransitionBuilder {
             until_room: false,
             repeats,
             passed_over: false,
+            decides_within: None,
         });
         self.handoff.candidate = candidate.clone();
         self.handoff.waiting = None;
@@ -387,6 +388,7 @@ impl TransitionBuilder {
                     until_room: false,
                     repeats: 0,
                     passed_over: true,
+                    decides_within: None,
                 });
             }
         }

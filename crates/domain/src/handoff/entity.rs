@@ -54,7 +54,9 @@ pub(crate) fn step_entity(
     let of_parent;
     let (task, input) = match input {
         crate::Input::Handoff { task, input } => (Some(task), input),
-        crate::Input::Acked { by, role } => (None, &Input::Acked { by: by.clone(), mail: *role }),
+        crate::Input::Acked { by, role, decides_within } => {
+            (None, &Input::Acked { by: by.clone(), mail: *role, decides_within: *decides_within })
+        }
         crate::Input::Undeliverable { to, role } => (None, &Input::Undeliverable { to: to.clone(), mail: *role }),
         crate::Input::AgentGone => match of_task {
             Some(task) => {

@@ -1,5 +1,7 @@
 //! Events of a handoff that no message causes: acks, dead letters, absences, room, and deadlines.
 
+use std::time::Duration;
+
 use super::{
     Acked, Cause, Mail, OFFERS_MAX, OfferOutcome, State, Transition, Waiting,
     builder::{Next, TransitionBuilder},
@@ -7,15 +9,23 @@ use super::{
 use crate::{codes::ErrorCode, ids::AgentId};
 
 /// Applies an ack: of the request or the context by the candidate, of the completion by the sender. Any other ack
-/// changes nothing.
-pub(super) fn take_ack(mut builder: TransitionBuilder, by: &AgentId, mail: Acked) -> Option<Transition> {
+/// changes nothing. `decides_within` is the candidate's own time for the decision.
+pub(super) fn take_ack(
+    mut builder: TransitionBuilder,
+    by: &AgentId,
+    mail: Acked,
+    decides_within: Option<Duration>,
+) -> Option<Transition> {
     let from_candidate = *by == builder.handoff.candidate;
     let from_sender = *by == builder.handoff.sender;
     match (mail, builder.handoff.state) {
         // The guards leave out the acks of former candidates: their offers have ended.
         (Acked::Request, State::Requested) if from_candidate && !builder.handoff.is_held() => {
-            let accept = builder.handoff.timeouts.accept;
-            builder.enter(State::Deciding, Cause::Delivered, Some(accept));
+            if let Some(offer) = builder.handoff.offers.last_mut() {
+                offer.decides_within = decides_within;
+            }
+            let decision = builder.handoff.time_to_decide();
+            builder.enter(State::Deciding, Cause::Delivered, Some(decision));
         }
         // A second ack must not add a second step (SPEC 12, law 4).
         (Acked::Context, State::ContextSent) if from_candidate && !builder.handoff.context_delivered => {

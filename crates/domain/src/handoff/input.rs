@@ -55,6 +55,8 @@ pub enum Input {
         by: AgentId,
         /// The role of the delivery.
         mail: Acked,
+        /// The time for the decision from the agent's card. `None`: that of the handoff's timeouts.
+        decides_within: Option<Duration>,
     },
     /// A delivery became a dead letter.
     Undeliverable {

@@ -190,7 +190,7 @@ impl Default for LoopLimits {
 /// The timeouts of the steps of a handoff (SPEC 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From the ack of the request to the decision.
+    /// From the ack of the request to the decision, unless the offer has a time of its own.
     pub accept: Duration,
     /// From the accept to the context.
     pub context: Duration,
@@ -372,6 +372,9 @@ pub struct Offer {
     pub repeats: u32,
     /// Whether the broker passed the candidate over without asking it. Then the outcome is [`OfferOutcome::Rejected`].
     pub passed_over: bool,
+    /// The time for the decision from the candidate's card, as it was at the ack of the request. `None`: that of the
+    /// handoff's timeouts.
+    pub decides_within: Option<Duration>,
 }
 
 /// What an open handoff waits for while no candidate has the offer.
@@ -559,6 +562,16 @@ impl Handoff {
     /// The agents of former offers that may be asked again, each with the time and whether room is enough before that.
     pub fn retries(&self) -> impl Iterator<Item = (&AgentId, Timestamp, bool)> {
         self.offers.iter().filter_map(|offer| Some((&offer.candidate, offer.retry_at?, offer.until_room)))
+    }
+
+    /// The time from the ack of the request to the decision of the latest offer's candidate.
+    pub fn time_to_decide(&self) -> Duration {
+        self.offers.last().map_or(self.timeouts.accept, |offer| self.time_to_decide_about(offer))
+    }
+
+    /// The time from the ack of the request to the decision about an offer.
+    pub fn time_to_decide_about(&self, offer: &Offer) -> Duration {
+        offer.decides_within.unwrap_or(self.timeouts.accept)
     }
 
     /// The time from the context to the completion: the timeout of the request, or the candidate's own longer estimate.

@@ -83,7 +83,9 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
             take_message(TransitionBuilder::new(task, handoff, snapshot.unavailable, now), from, *epoch, message)
                 .map(Outcome::moved)
         }
-        Input::Acked { by, mail } => Ok(with_both(snapshot, now, |builder| take_ack(builder, by, *mail))),
+        Input::Acked { by, mail, decides_within } => {
+            Ok(with_both(snapshot, now, |builder| take_ack(builder, by, *mail, *decides_within)))
+        }
         Input::Undeliverable { to, mail } => Ok(with_both(snapshot, now, |builder| give_up(builder, to, *mail))),
         Input::Time => Ok(with_both(snapshot, now, pass_time)),
         Input::TaskDue => {
@@ -510,7 +512,7 @@ fn store_context(snapshot: Snapshot<'_>, from: &AgentId, epoch: u64, now: Timest
 fn candidate_is_busy(mut builder: TransitionBuilder, update: &StatusUpdate<'_>) -> Result<Transition, Rejection> {
     builder.check_candidate(update.from, update.epoch)?;
     let step = match builder.handoff.state {
-        State::Deciding => builder.handoff.timeouts.accept,
+        State::Deciding => builder.handoff.time_to_decide(),
         State::ContextSent => builder.handoff.time_to_complete(),
         // REQUESTED has no timeout of its own to restart, and in ACCEPTED the sender is on turn (SPEC 3).
         State::Requested | State::Accepted => return Err(builder.wrong_state()),

@@ -133,7 +133,7 @@ fn took_over(before: &Handoff, after: &Handoff, offer: &Offer) -> Option<bool> {
 fn decision(handoff: &Handoff, offer: &Offer) -> Option<Duration> {
     match offer.outcome {
         // No decision within the whole time counts as the slowest one.
-        OfferOutcome::TimedOut => Some(handoff.timeouts.accept),
+        OfferOutcome::TimedOut => Some(handoff.time_to_decide_about(offer)),
         OfferOutcome::Accepted | OfferOutcome::Rejected => {
             let is_of_offer = |step: &&Step| step.candidate == offer.candidate && step.at >= offer.offered_at;
             let of_offer = || handoff.steps.iter().filter(is_of_offer);

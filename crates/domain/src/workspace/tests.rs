@@ -273,7 +273,7 @@ fn every_other_input_changes_nothing() {
     world.append("a", 1, at(1)).unwrap();
     let (by, role) = (agent("alice"), Acked::Request);
     for input in [
-        Input::Acked { by: by.clone(), role },
+        Input::Acked { by: by.clone(), role, decides_within: None },
         Input::Undeliverable { to: by, role },
         Input::AgentGone,
         Input::Signal(Signal::Probe(ProbeSignal::Answer { number: 1 })),

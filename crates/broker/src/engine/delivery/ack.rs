@@ -6,6 +6,7 @@ use crate::{
     domain::{
         Input,
         dead_letter::ParkReason,
+        handoff::Acked,
         mailbox::{self, EnvelopeOwner, Fate, Lease, LeaseLimits, Letter, Next},
     },
     engine::{batch::PostCommit, transaction::Transaction},
@@ -98,8 +99,13 @@ impl Engine {
         let mut transaction = self.transaction();
         self.remove_letter(&mut transaction, agent, letter)?;
         if let Some((entity, role)) = &letter.report_to {
-            let input = Input::Acked { by: agent.clone(), role: *role };
-            self.run_unasked(&mut transaction, entity, &input, &CustodyEvent::Acked(agent, *role), now)?;
+            let decides_within = match role {
+                Acked::Request => self.time_of_candidate(&mut transaction, agent, entity)?,
+                Acked::Context | Acked::Completion => None,
+            };
+            let input = Input::Acked { by: agent.clone(), role: *role, decides_within };
+            let event = CustodyEvent::Acked(agent, *role, decides_within);
+            self.run_unasked(&mut transaction, entity, &input, &event, now)?;
         }
         self.stage(transaction);
         Ok(())

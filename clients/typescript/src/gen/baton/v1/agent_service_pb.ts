@@ -772,8 +772,8 @@ export type UpdateAgentRequest = Message<"baton.v1.UpdateAgentRequest"> & {
   card?: AgentCard | undefined;
 
   /**
-   * The fields to change: agent_types, description, skills, capacity, metadata. Each is replaced as a whole. Empty: all
-   * of them. Any other path is refused: keys change by AddAgentKey and RevokeAgentKey.
+   * The fields to change: agent_types, description, skills, capacity, metadata, decides_within. Each is replaced as a
+   * whole. Empty: all of them. Any other path is refused: keys change by AddAgentKey and RevokeAgentKey.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 2;
    */

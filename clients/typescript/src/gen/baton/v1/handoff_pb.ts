@@ -506,7 +506,8 @@ export const HandoffCompleteSchema: GenMessage<HandoffComplete> = /*@__PURE__*/
  */
 export type HandoffTimeouts = Message<"baton.v1.HandoffTimeouts"> & {
   /**
-   * From the ack of the request to the candidate's decision. Unset: the broker's default, 30 seconds unless configured.
+   * From the ack of the request to the candidate's decision. Unset: the broker's default, 30 seconds unless configured,
+   * or the candidate's AgentCard.decides_within if that is longer.
    *
    * @generated from field: google.protobuf.Duration accept = 1;
    */
@@ -528,7 +529,7 @@ export type HandoffTimeouts = Message<"baton.v1.HandoffTimeouts"> & {
 
   /**
    * From the request to the end of the handoff, over all candidates. Unset: the broker's default, 360 seconds unless
-   * configured.
+   * configured, and the decides_within of the first candidate in addition, if accept is unset too.
    *
    * @generated from field: google.protobuf.Duration whole = 4;
    */

@@ -16,7 +16,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62\x61ton/v1/agent.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x02\n\tAgentCard\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61gent_types\x18\x02 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12$\n\x06skills\x18\x04 \x03(\x0b\x32\x14.baton.v1.AgentSkill\x12\x10\n\x08\x63\x61pacity\x18\x05 \x01(\r\x12 \n\x04keys\x18\x06 \x03(\x0b\x32\x12.baton.v1.AgentKey\x12\x33\n\x08metadata\x18\x07 \x03(\x0b\x32!.baton.v1.AgentCard.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"v\n\nAgentSkill\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x11\n\tlanguages\x18\x03 \x03(\t\x12\x12\n\ntask_types\x18\x04 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x10\n\x08\x65xamples\x18\x06 \x03(\t\"\xf0\x01\n\x08\x41gentKey\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x33\n\x0fnot_before_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0enot_after_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x08vouchers\x18\x06 \x03(\x0b\x32\x14.baton.v1.KeyVoucher\"l\n\nKeyVoucher\x12\x17\n\x0foperator_key_id\x18\x01 \x01(\t\x12\x32\n\x0enot_after_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x8d\x04\n\x05\x41gent\x12!\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentCard\x12$\n\x08presence\x18\x02 \x01(\x0e\x32\x12.baton.v1.Presence\x12\x15\n\rsession_count\x18\x03 \x01(\r\x12+\n\x0elast_heartbeat\x18\x04 \x01(\x0b\x32\x13.baton.v1.Heartbeat\x12\x37\n\x13last_heartbeat_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x04load\x18\x08 \x01(\x0b\x32\x13.baton.v1.AgentLoad\x12-\n\nstatistics\x18\t \x01(\x0b\x32\x19.baton.v1.AgentStatistics\x12\x0c\n\x04\x65tag\x18\n \x01(\t\x12\x33\n\x0f\x64\x65register_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x07mailbox\x18\x0c \x01(\x0b\x32\x11.baton.v1.Mailbox\x12#\n\x05usage\x18\r \x01(\x0b\x32\x14.baton.v1.AgentUsage\"<\n\nAgentUsage\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x04\x12\x18\n\x10stored_bytes_max\x18\x02 \x01(\x04\"m\n\x07Mailbox\x12\x19\n\x0cletter_count\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x12oldest_letter_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0f\n\r_letter_count\"h\n\tAgentLoad\x12\x0e\n\x06in_use\x18\x01 \x01(\r\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\r\x12\x13\n\x0bowned_tasks\x18\x03 \x01(\r\x12\x13\n\x0bopen_offers\x18\x04 \x01(\r\x12\x0f\n\x07is_full\x18\x05 \x01(\x08\"m\n\x0f\x41gentStatistics\x12\x0e\n\x06offers\x18\x01 \x01(\r\x12\x11\n\tcompleted\x18\x02 \x01(\r\x12\x37\n\x14median_decision_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd0\x01\n\tHeartbeat\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x63tive_tasks\x18\x02 \x01(\r\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x14\n\x0cqueue_length\x18\x04 \x01(\r\x12\x31\n\x07metrics\x18\x05 \x03(\x0b\x32 .baton.v1.Heartbeat.MetricsEntry\x12\x12\n\nworking_on\x18\x06 \x03(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*v\n\x08Presence\x12\x18\n\x14PRESENCE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRESENCE_ALIVE\x10\x01\x12\x14\n\x10PRESENCE_SUSPECT\x10\x02\x12\x11\n\rPRESENCE_GONE\x10\x03\x12\x13\n\x0fPRESENCE_UNSEEN\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62\x61ton/v1/agent.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xba\x02\n\tAgentCard\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0b\x61gent_types\x18\x02 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12$\n\x06skills\x18\x04 \x03(\x0b\x32\x14.baton.v1.AgentSkill\x12\x10\n\x08\x63\x61pacity\x18\x05 \x01(\r\x12 \n\x04keys\x18\x06 \x03(\x0b\x32\x12.baton.v1.AgentKey\x12\x33\n\x08metadata\x18\x07 \x03(\x0b\x32!.baton.v1.AgentCard.MetadataEntry\x12\x31\n\x0e\x64\x65\x63ides_within\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"v\n\nAgentSkill\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x11\n\tlanguages\x18\x03 \x03(\t\x12\x12\n\ntask_types\x18\x04 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x10\n\x08\x65xamples\x18\x06 \x03(\t\"\xf0\x01\n\x08\x41gentKey\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x33\n\x0fnot_before_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0enot_after_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x08vouchers\x18\x06 \x03(\x0b\x32\x14.baton.v1.KeyVoucher\"l\n\nKeyVoucher\x12\x17\n\x0foperator_key_id\x18\x01 \x01(\t\x12\x32\n\x0enot_after_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x8d\x04\n\x05\x41gent\x12!\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentCard\x12$\n\x08presence\x18\x02 \x01(\x0e\x32\x12.baton.v1.Presence\x12\x15\n\rsession_count\x18\x03 \x01(\r\x12+\n\x0elast_heartbeat\x18\x04 \x01(\x0b\x32\x13.baton.v1.Heartbeat\x12\x37\n\x13last_heartbeat_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x04load\x18\x08 \x01(\x0b\x32\x13.baton.v1.AgentLoad\x12-\n\nstatistics\x18\t \x01(\x0b\x32\x19.baton.v1.AgentStatistics\x12\x0c\n\x04\x65tag\x18\n \x01(\t\x12\x33\n\x0f\x64\x65register_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x07mailbox\x18\x0c \x01(\x0b\x32\x11.baton.v1.Mailbox\x12#\n\x05usage\x18\r \x01(\x0b\x32\x14.baton.v1.AgentUsage\"<\n\nAgentUsage\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x04\x12\x18\n\x10stored_bytes_max\x18\x02 \x01(\x04\"m\n\x07Mailbox\x12\x19\n\x0cletter_count\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x12oldest_letter_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0f\n\r_letter_count\"h\n\tAgentLoad\x12\x0e\n\x06in_use\x18\x01 \x01(\r\x12\x10\n\x08\x63\x61pacity\x18\x02 \x01(\r\x12\x13\n\x0bowned_tasks\x18\x03 \x01(\r\x12\x13\n\x0bopen_offers\x18\x04 \x01(\r\x12\x0f\n\x07is_full\x18\x05 \x01(\x08\"m\n\x0f\x41gentStatistics\x12\x0e\n\x06offers\x18\x01 \x01(\r\x12\x11\n\tcompleted\x18\x02 \x01(\r\x12\x37\n\x14median_decision_time\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd0\x01\n\tHeartbeat\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x63tive_tasks\x18\x02 \x01(\r\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x14\n\x0cqueue_length\x18\x04 \x01(\r\x12\x31\n\x07metrics\x18\x05 \x03(\x0b\x32 .baton.v1.Heartbeat.MetricsEntry\x12\x12\n\nworking_on\x18\x06 \x03(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*v\n\x08Presence\x12\x18\n\x14PRESENCE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRESENCE_ALIVE\x10\x01\x12\x14\n\x10PRESENCE_SUSPECT\x10\x02\x12\x11\n\rPRESENCE_GONE\x10\x03\x12\x13\n\x0fPRESENCE_UNSEEN\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,30 +27,30 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_AGENTCARD_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_HEARTBEAT_METRICSENTRY']._options = None
   _globals['_HEARTBEAT_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_PRESENCE']._serialized_start=1967
-  _globals['_PRESENCE']._serialized_end=2085
+  _globals['_PRESENCE']._serialized_start=2018
+  _globals['_PRESENCE']._serialized_end=2136
   _globals['_AGENTCARD']._serialized_start=100
-  _globals['_AGENTCARD']._serialized_end=363
-  _globals['_AGENTCARD_METADATAENTRY']._serialized_start=316
-  _globals['_AGENTCARD_METADATAENTRY']._serialized_end=363
-  _globals['_AGENTSKILL']._serialized_start=365
-  _globals['_AGENTSKILL']._serialized_end=483
-  _globals['_AGENTKEY']._serialized_start=486
-  _globals['_AGENTKEY']._serialized_end=726
-  _globals['_KEYVOUCHER']._serialized_start=728
-  _globals['_KEYVOUCHER']._serialized_end=836
-  _globals['_AGENT']._serialized_start=839
-  _globals['_AGENT']._serialized_end=1364
-  _globals['_AGENTUSAGE']._serialized_start=1366
-  _globals['_AGENTUSAGE']._serialized_end=1426
-  _globals['_MAILBOX']._serialized_start=1428
-  _globals['_MAILBOX']._serialized_end=1537
-  _globals['_AGENTLOAD']._serialized_start=1539
-  _globals['_AGENTLOAD']._serialized_end=1643
-  _globals['_AGENTSTATISTICS']._serialized_start=1645
-  _globals['_AGENTSTATISTICS']._serialized_end=1754
-  _globals['_HEARTBEAT']._serialized_start=1757
-  _globals['_HEARTBEAT']._serialized_end=1965
-  _globals['_HEARTBEAT_METRICSENTRY']._serialized_start=1919
-  _globals['_HEARTBEAT_METRICSENTRY']._serialized_end=1965
+  _globals['_AGENTCARD']._serialized_end=414
+  _globals['_AGENTCARD_METADATAENTRY']._serialized_start=367
+  _globals['_AGENTCARD_METADATAENTRY']._serialized_end=414
+  _globals['_AGENTSKILL']._serialized_start=416
+  _globals['_AGENTSKILL']._serialized_end=534
+  _globals['_AGENTKEY']._serialized_start=537
+  _globals['_AGENTKEY']._serialized_end=777
+  _globals['_KEYVOUCHER']._serialized_start=779
+  _globals['_KEYVOUCHER']._serialized_end=887
+  _globals['_AGENT']._serialized_start=890
+  _globals['_AGENT']._serialized_end=1415
+  _globals['_AGENTUSAGE']._serialized_start=1417
+  _globals['_AGENTUSAGE']._serialized_end=1477
+  _globals['_MAILBOX']._serialized_start=1479
+  _globals['_MAILBOX']._serialized_end=1588
+  _globals['_AGENTLOAD']._serialized_start=1590
+  _globals['_AGENTLOAD']._serialized_end=1694
+  _globals['_AGENTSTATISTICS']._serialized_start=1696
+  _globals['_AGENTSTATISTICS']._serialized_end=1805
+  _globals['_HEARTBEAT']._serialized_start=1808
+  _globals['_HEARTBEAT']._serialized_end=2016
+  _globals['_HEARTBEAT_METRICSENTRY']._serialized_start=1970
+  _globals['_HEARTBEAT_METRICSENTRY']._serialized_end=2016
 # @@protoc_insertion_point(module_scope)

@@ -22,7 +22,7 @@ PRESENCE_GONE: Presence
 PRESENCE_UNSEEN: Presence
 
 class AgentCard(_message.Message):
-    __slots__ = ("agent_id", "agent_types", "description", "skills", "capacity", "keys", "metadata")
+    __slots__ = ("agent_id", "agent_types", "description", "skills", "capacity", "keys", "metadata", "decides_within")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class AgentCard(_message.Message):
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    DECIDES_WITHIN_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     agent_types: _containers.RepeatedScalarFieldContainer[str]
     description: str
@@ -44,7 +45,8 @@ class AgentCard(_message.Message):
     capacity: int
     keys: _containers.RepeatedCompositeFieldContainer[AgentKey]
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, agent_id: _Optional[str] = ..., agent_types: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., skills: _Optional[_Iterable[_Union[AgentSkill, _Mapping]]] = ..., capacity: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[AgentKey, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    decides_within: _duration_pb2.Duration
+    def __init__(self, agent_id: _Optional[str] = ..., agent_types: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., skills: _Optional[_Iterable[_Union[AgentSkill, _Mapping]]] = ..., capacity: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[AgentKey, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., decides_within: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class AgentSkill(_message.Message):
     __slots__ = ("name", "tags", "languages", "task_types", "description", "examples")

@@ -17,46 +17,47 @@ from baton._gen.baton.v1 import envelope_pb2 as baton_dot_v1_dot_envelope__pb2
 from baton._gen.baton.v1 import error_pb2 as baton_dot_v1_dot_error__pb2
 from baton._gen.baton.v1 import handoff_pb2 as baton_dot_v1_dot_handoff__pb2
 from baton._gen.baton.v1 import task_pb2 as baton_dot_v1_dot_task__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/custody.proto\x12\x08\x62\x61ton.v1\x1a\x1d\x62\x61ton/v1/broker_service.proto\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x14\x62\x61ton/v1/error.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x13\x62\x61ton/v1/task.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xad\x01\n\x0f\x43ustodyLogEntry\x12%\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x16.baton.v1.CustodyEntry\x12\x13\n\x0b\x65ntry_bytes\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63ustody_hash\x18\x03 \x01(\x0c\x12\"\n\x07receipt\x18\x04 \x01(\x0b\x32\x11.baton.v1.Receipt\x12$\n\x08\x65nvelope\x18\x05 \x01(\x0b\x32\x12.baton.v1.Envelope\"\xee\x06\n\x0c\x43ustodyEntry\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12.\n\nentry_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x0b\x32\x19.baton.v1.CustodyEnvelopeH\x00\x12,\n\x07refused\x18\x04 \x01(\x0b\x32\x19.baton.v1.CustodyEnvelopeH\x00\x12*\n\x05\x61\x63ked\x18\x05 \x01(\x0b\x32\x19.baton.v1.CustodyDeliveryH\x00\x12-\n\x08given_up\x18\x06 \x01(\x0b\x32\x19.baton.v1.CustodyDeliveryH\x00\x12%\n\x04time\x18\x07 \x01(\x0b\x32\x15.baton.v1.CustodyTimeH\x00\x12(\n\x04gone\x18\x08 \x01(\x0b\x32\x18.baton.v1.CustodyAbsenceH\x00\x12,\n\x08redriven\x18\t \x01(\x0b\x32\x18.baton.v1.CustodyRedriveH\x00\x12\x33\n\nreassigned\x18\x14 \x01(\x0b\x32\x1d.baton.v1.CustodyReassignmentH\x00\x12\x34\n\x0cmail_omitted\x18\x15 \x01(\x0b\x32\x1c.baton.v1.CustodyMailOmittedH\x00\x12)\n\x07\x61warded\x18\x11 \x01(\x0b\x32\x16.baton.v1.CustodyAwardH\x00\x12\x32\n\tcancelled\x18\x18 \x01(\x0b\x32\x1d.baton.v1.CustodyCancellationH\x00\x12*\n\x06silent\x18\x19 \x01(\x0b\x32\x18.baton.v1.CustodySilenceH\x00\x12\'\n\x06looked\x18\x1a \x01(\x0b\x32\x15.baton.v1.CustodyLookH\x00\x12\x10\n\x08owner_id\x18\n \x01(\t\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\x12)\n\x0btask_status\x18\x0c \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x12\n\nhandoff_id\x18\r \x01(\t\x12-\n\rhandoff_state\x18\x0e \x01(\x0e\x32\x16.baton.v1.HandoffState\x12\x18\n\x10\x61\x62sent_agent_ids\x18\x0f \x03(\t\x12\x16\n\x0e\x66ull_agent_ids\x18\x10 \x03(\tB\x07\n\x05\x65vent\" \n\x0b\x43ustodyLook\x12\x11\n\tagent_ids\x18\x01 \x03(\t\"\xc5\x02\n\x0f\x43ustodyEnvelope\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x16\n\x0e\x63ontent_digest\x18\x03 \x01(\x0c\x12+\n\x0cmessage_type\x18\x04 \x01(\x0e\x32\x15.baton.v1.MessageType\x12\x11\n\tsender_id\x18\x05 \x01(\t\x12\x1a\n\x12resolved_agent_ids\x18\x06 \x03(\t\x12\'\n\nerror_code\x18\x07 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12%\n\x05terms\x18\x08 \x01(\x0b\x32\x16.baton.v1.CustodyTerms\x12\x30\n\x0bpassed_over\x18\t \x03(\x0b\x32\x1b.baton.v1.CustodyPassedOver\x12\x16\n\x0e\x63ontext_digest\x18\n \x01(\x0c\":\n\x11\x43ustodyPassedOver\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"f\n\x0c\x43ustodyTerms\x12+\n\x08timeouts\x18\x01 \x01(\x0b\x32\x19.baton.v1.HandoffTimeouts\x12)\n\x0bloop_limits\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoopLimits\"H\n\x0f\x43ustodyDelivery\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12#\n\x04mail\x18\x02 \x01(\x0e\x32\x15.baton.v1.HandoffMail\"\x1e\n\x0b\x43ustodyTime\x12\x0f\n\x07of_task\x18\x01 \x01(\x08\"\x10\n\x0e\x43ustodyAbsence\"n\n\x0e\x43ustodyRedrive\x12\x16\n\x0e\x64\x65\x61\x64_letter_id\x18\x01 \x01(\t\x12\x19\n\x11\x66ormer_handoff_id\x18\x02 \x01(\t\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\x12\x15\n\rcandidate_ids\x18\x04 \x03(\t\"\x14\n\x12\x43ustodyMailOmitted\"\x10\n\x0e\x43ustodySilence\"-\n\x13\x43ustodyCancellation\x12\x16\n\x0eparent_task_id\x18\x01 \x01(\t\"i\n\x13\x43ustodyReassignment\x12\x14\n\x0csubmitter_id\x18\x01 \x01(\t\x12\x13\n\x0breceiver_id\x18\x02 \x01(\t\x12\x13\n\x0breason_text\x18\x03 \x01(\t\x12\x12\n\nhandoff_id\x18\x04 \x01(\t\"v\n\x0c\x43ustodyAward\x12(\n\x0ctask_request\x18\x01 \x01(\x0b\x32\x12.baton.v1.Envelope\x12\x15\n\rcandidate_ids\x18\x02 \x03(\t\x12%\n\x05terms\x18\x03 \x01(\x0b\x32\x16.baton.v1.CustodyTerms*|\n\x0bHandoffMail\x12\x1c\n\x18HANDOFF_MAIL_UNSPECIFIED\x10\x00\x12\x18\n\x14HANDOFF_MAIL_REQUEST\x10\x01\x12\x18\n\x14HANDOFF_MAIL_CONTEXT\x10\x02\x12\x1b\n\x17HANDOFF_MAIL_COMPLETION\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/custody.proto\x12\x08\x62\x61ton.v1\x1a\x1d\x62\x61ton/v1/broker_service.proto\x1a\x17\x62\x61ton/v1/envelope.proto\x1a\x14\x62\x61ton/v1/error.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x13\x62\x61ton/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xad\x01\n\x0f\x43ustodyLogEntry\x12%\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x16.baton.v1.CustodyEntry\x12\x13\n\x0b\x65ntry_bytes\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63ustody_hash\x18\x03 \x01(\x0c\x12\"\n\x07receipt\x18\x04 \x01(\x0b\x32\x11.baton.v1.Receipt\x12$\n\x08\x65nvelope\x18\x05 \x01(\x0b\x32\x12.baton.v1.Envelope\"\xee\x06\n\x0c\x43ustodyEntry\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12.\n\nentry_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x0b\x32\x19.baton.v1.CustodyEnvelopeH\x00\x12,\n\x07refused\x18\x04 \x01(\x0b\x32\x19.baton.v1.CustodyEnvelopeH\x00\x12*\n\x05\x61\x63ked\x18\x05 \x01(\x0b\x32\x19.baton.v1.CustodyDeliveryH\x00\x12-\n\x08given_up\x18\x06 \x01(\x0b\x32\x19.baton.v1.CustodyDeliveryH\x00\x12%\n\x04time\x18\x07 \x01(\x0b\x32\x15.baton.v1.CustodyTimeH\x00\x12(\n\x04gone\x18\x08 \x01(\x0b\x32\x18.baton.v1.CustodyAbsenceH\x00\x12,\n\x08redriven\x18\t \x01(\x0b\x32\x18.baton.v1.CustodyRedriveH\x00\x12\x33\n\nreassigned\x18\x14 \x01(\x0b\x32\x1d.baton.v1.CustodyReassignmentH\x00\x12\x34\n\x0cmail_omitted\x18\x15 \x01(\x0b\x32\x1c.baton.v1.CustodyMailOmittedH\x00\x12)\n\x07\x61warded\x18\x11 \x01(\x0b\x32\x16.baton.v1.CustodyAwardH\x00\x12\x32\n\tcancelled\x18\x18 \x01(\x0b\x32\x1d.baton.v1.CustodyCancellationH\x00\x12*\n\x06silent\x18\x19 \x01(\x0b\x32\x18.baton.v1.CustodySilenceH\x00\x12\'\n\x06looked\x18\x1a \x01(\x0b\x32\x15.baton.v1.CustodyLookH\x00\x12\x10\n\x08owner_id\x18\n \x01(\t\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\x12)\n\x0btask_status\x18\x0c \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x12\n\nhandoff_id\x18\r \x01(\t\x12-\n\rhandoff_state\x18\x0e \x01(\x0e\x32\x16.baton.v1.HandoffState\x12\x18\n\x10\x61\x62sent_agent_ids\x18\x0f \x03(\t\x12\x16\n\x0e\x66ull_agent_ids\x18\x10 \x03(\tB\x07\n\x05\x65vent\" \n\x0b\x43ustodyLook\x12\x11\n\tagent_ids\x18\x01 \x03(\t\"\xc5\x02\n\x0f\x43ustodyEnvelope\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x16\n\x0e\x63ontent_digest\x18\x03 \x01(\x0c\x12+\n\x0cmessage_type\x18\x04 \x01(\x0e\x32\x15.baton.v1.MessageType\x12\x11\n\tsender_id\x18\x05 \x01(\t\x12\x1a\n\x12resolved_agent_ids\x18\x06 \x03(\t\x12\'\n\nerror_code\x18\x07 \x01(\x0e\x32\x13.baton.v1.ErrorCode\x12%\n\x05terms\x18\x08 \x01(\x0b\x32\x16.baton.v1.CustodyTerms\x12\x30\n\x0bpassed_over\x18\t \x03(\x0b\x32\x1b.baton.v1.CustodyPassedOver\x12\x16\n\x0e\x63ontext_digest\x18\n \x01(\x0c\":\n\x11\x43ustodyPassedOver\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0breason_text\x18\x02 \x01(\t\"f\n\x0c\x43ustodyTerms\x12+\n\x08timeouts\x18\x01 \x01(\x0b\x32\x19.baton.v1.HandoffTimeouts\x12)\n\x0bloop_limits\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoopLimits\"{\n\x0f\x43ustodyDelivery\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12#\n\x04mail\x18\x02 \x01(\x0e\x32\x15.baton.v1.HandoffMail\x12\x31\n\x0e\x64\x65\x63ides_within\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1e\n\x0b\x43ustodyTime\x12\x0f\n\x07of_task\x18\x01 \x01(\x08\"\x10\n\x0e\x43ustodyAbsence\"n\n\x0e\x43ustodyRedrive\x12\x16\n\x0e\x64\x65\x61\x64_letter_id\x18\x01 \x01(\t\x12\x19\n\x11\x66ormer_handoff_id\x18\x02 \x01(\t\x12\x12\n\nhandoff_id\x18\x03 \x01(\t\x12\x15\n\rcandidate_ids\x18\x04 \x03(\t\"\x14\n\x12\x43ustodyMailOmitted\"\x10\n\x0e\x43ustodySilence\"-\n\x13\x43ustodyCancellation\x12\x16\n\x0eparent_task_id\x18\x01 \x01(\t\"i\n\x13\x43ustodyReassignment\x12\x14\n\x0csubmitter_id\x18\x01 \x01(\t\x12\x13\n\x0breceiver_id\x18\x02 \x01(\t\x12\x13\n\x0breason_text\x18\x03 \x01(\t\x12\x12\n\nhandoff_id\x18\x04 \x01(\t\"v\n\x0c\x43ustodyAward\x12(\n\x0ctask_request\x18\x01 \x01(\x0b\x32\x12.baton.v1.Envelope\x12\x15\n\rcandidate_ids\x18\x02 \x03(\t\x12%\n\x05terms\x18\x03 \x01(\x0b\x32\x16.baton.v1.CustodyTerms*|\n\x0bHandoffMail\x12\x1c\n\x18HANDOFF_MAIL_UNSPECIFIED\x10\x00\x12\x18\n\x14HANDOFF_MAIL_REQUEST\x10\x01\x12\x18\n\x14HANDOFF_MAIL_CONTEXT\x10\x02\x12\x1b\n\x17HANDOFF_MAIL_COMPLETION\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.custody_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_HANDOFFMAIL']._serialized_start=2325
-  _globals['_HANDOFFMAIL']._serialized_end=2449
-  _globals['_CUSTODYLOGENTRY']._serialized_start=193
-  _globals['_CUSTODYLOGENTRY']._serialized_end=366
-  _globals['_CUSTODYENTRY']._serialized_start=369
-  _globals['_CUSTODYENTRY']._serialized_end=1247
-  _globals['_CUSTODYLOOK']._serialized_start=1249
-  _globals['_CUSTODYLOOK']._serialized_end=1281
-  _globals['_CUSTODYENVELOPE']._serialized_start=1284
-  _globals['_CUSTODYENVELOPE']._serialized_end=1609
-  _globals['_CUSTODYPASSEDOVER']._serialized_start=1611
-  _globals['_CUSTODYPASSEDOVER']._serialized_end=1669
-  _globals['_CUSTODYTERMS']._serialized_start=1671
-  _globals['_CUSTODYTERMS']._serialized_end=1773
-  _globals['_CUSTODYDELIVERY']._serialized_start=1775
-  _globals['_CUSTODYDELIVERY']._serialized_end=1847
-  _globals['_CUSTODYTIME']._serialized_start=1849
-  _globals['_CUSTODYTIME']._serialized_end=1879
-  _globals['_CUSTODYABSENCE']._serialized_start=1881
-  _globals['_CUSTODYABSENCE']._serialized_end=1897
-  _globals['_CUSTODYREDRIVE']._serialized_start=1899
-  _globals['_CUSTODYREDRIVE']._serialized_end=2009
-  _globals['_CUSTODYMAILOMITTED']._serialized_start=2011
-  _globals['_CUSTODYMAILOMITTED']._serialized_end=2031
-  _globals['_CUSTODYSILENCE']._serialized_start=2033
-  _globals['_CUSTODYSILENCE']._serialized_end=2049
-  _globals['_CUSTODYCANCELLATION']._serialized_start=2051
-  _globals['_CUSTODYCANCELLATION']._serialized_end=2096
-  _globals['_CUSTODYREASSIGNMENT']._serialized_start=2098
-  _globals['_CUSTODYREASSIGNMENT']._serialized_end=2203
-  _globals['_CUSTODYAWARD']._serialized_start=2205
-  _globals['_CUSTODYAWARD']._serialized_end=2323
+  _globals['_HANDOFFMAIL']._serialized_start=2408
+  _globals['_HANDOFFMAIL']._serialized_end=2532
+  _globals['_CUSTODYLOGENTRY']._serialized_start=225
+  _globals['_CUSTODYLOGENTRY']._serialized_end=398
+  _globals['_CUSTODYENTRY']._serialized_start=401
+  _globals['_CUSTODYENTRY']._serialized_end=1279
+  _globals['_CUSTODYLOOK']._serialized_start=1281
+  _globals['_CUSTODYLOOK']._serialized_end=1313
+  _globals['_CUSTODYENVELOPE']._serialized_start=1316
+  _globals['_CUSTODYENVELOPE']._serialized_end=1641
+  _globals['_CUSTODYPASSEDOVER']._serialized_start=1643
+  _globals['_CUSTODYPASSEDOVER']._serialized_end=1701
+  _globals['_CUSTODYTERMS']._serialized_start=1703
+  _globals['_CUSTODYTERMS']._serialized_end=1805
+  _globals['_CUSTODYDELIVERY']._serialized_start=1807
+  _globals['_CUSTODYDELIVERY']._serialized_end=1930
+  _globals['_CUSTODYTIME']._serialized_start=1932
+  _globals['_CUSTODYTIME']._serialized_end=1962
+  _globals['_CUSTODYABSENCE']._serialized_start=1964
+  _globals['_CUSTODYABSENCE']._serialized_end=1980
+  _globals['_CUSTODYREDRIVE']._serialized_start=1982
+  _globals['_CUSTODYREDRIVE']._serialized_end=2092
+  _globals['_CUSTODYMAILOMITTED']._serialized_start=2094
+  _globals['_CUSTODYMAILOMITTED']._serialized_end=2114
+  _globals['_CUSTODYSILENCE']._serialized_start=2116
+  _globals['_CUSTODYSILENCE']._serialized_end=2132
+  _globals['_CUSTODYCANCELLATION']._serialized_start=2134
+  _globals['_CUSTODYCANCELLATION']._serialized_end=2179
+  _globals['_CUSTODYREASSIGNMENT']._serialized_start=2181
+  _globals['_CUSTODYREASSIGNMENT']._serialized_end=2286
+  _globals['_CUSTODYAWARD']._serialized_start=2288
+  _globals['_CUSTODYAWARD']._serialized_end=2406
 # @@protoc_insertion_point(module_scope)

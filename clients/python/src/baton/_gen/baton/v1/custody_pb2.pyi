@@ -3,6 +3,7 @@ from baton._gen.baton.v1 import envelope_pb2 as _envelope_pb2
 from baton._gen.baton.v1 import error_pb2 as _error_pb2
 from baton._gen.baton.v1 import handoff_pb2 as _handoff_pb2
 from baton._gen.baton.v1 import task_pb2 as _task_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -132,12 +133,14 @@ class CustodyTerms(_message.Message):
     def __init__(self, timeouts: _Optional[_Union[_handoff_pb2.HandoffTimeouts, _Mapping]] = ..., loop_limits: _Optional[_Union[_handoff_pb2.LoopLimits, _Mapping]] = ...) -> None: ...
 
 class CustodyDelivery(_message.Message):
-    __slots__ = ("agent_id", "mail")
+    __slots__ = ("agent_id", "mail", "decides_within")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     MAIL_FIELD_NUMBER: _ClassVar[int]
+    DECIDES_WITHIN_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     mail: HandoffMail
-    def __init__(self, agent_id: _Optional[str] = ..., mail: _Optional[_Union[HandoffMail, str]] = ...) -> None: ...
+    decides_within: _duration_pb2.Duration
+    def __init__(self, agent_id: _Optional[str] = ..., mail: _Optional[_Union[HandoffMail, str]] = ..., decides_within: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class CustodyTime(_message.Message):
     __slots__ = ("of_task",)

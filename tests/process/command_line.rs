@@ -486,6 +486,32 @@ async fn a_refusal_says_what_helps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_card_states_the_time_that_its_agent_needs_to_decide() {
+    let broker = world().await;
+    let key = hex::encode(identity("dave").key.public().as_bytes());
+    let register = ["agent", "register", "--id", "dave", "--public-key", &key, "--decides-within"];
+    let registered = broker.lines(&[&register[..], &["8h"]].concat());
+    assert_eq!(registered[0]["card"]["decidesWithin"], "28800s");
+    let show = || {
+        let output = broker.command(&["agent", "show", "dave", "-o", "table"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(show().contains("decides in    8h"), "{}", show());
+    let updated = broker.lines(&["agent", "update", "dave", "--decides-within", "1d"]);
+    assert_eq!(updated[0]["card"]["decidesWithin"], "86400s");
+    for wrong in ["0s", "8d"] {
+        check(
+            exit_of(&mut broker.command(&["agent", "update", "dave", "--decides-within", wrong])),
+            8,
+            "FIELD_INVALID",
+        );
+    }
+    let updated = broker.lines(&["agent", "update", "dave", "--decides-within", "none"]);
+    assert!(updated[0]["card"].get("decidesWithin").is_none(), "{updated:?}");
+    assert!(!show().contains("decides in"), "{}", show());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_changes_its_keys_and_leaves_by_its_own_key() {
     let broker = world().await;
     let second = hex::encode(identity("carol").key.public().as_bytes());

@@ -1,13 +1,15 @@
 //! `baton agent`: register, update, deregister, invite, list, find, watch, show, serve, exec.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
 use super::{
     Failure,
     connection::{ConnectionArgs, OptionalIdentityArgs, read_key},
-    exec, find, json, key,
+    duration, exec, find,
+    handoff::span,
+    json, key,
     output::{self, Output},
     resolve::Prefix,
     table::Column,
@@ -102,6 +104,7 @@ pub(super) struct InviteArgs {
   baton agent update bob --capacity 8
   baton agent update bob --skill finance.tax.de --skill writing
   baton agent update bob --capacity 8 --id bob --key bob.pem
+  baton agent update bob --decides-within 8h
   baton agent update bob --description \"knows taxes\" --etag 1a")]
 pub(super) struct UpdateArgs {
     /// The agent's id.
@@ -121,6 +124,9 @@ pub(super) struct UpdateArgs {
     /// The number of tasks that the agent takes at a time. 0 means no stated limit.
     #[arg(long, value_name = "TASKS")]
     capacity: Option<u32>,
+    /// The time that the agent needs to decide about an offered handoff, 1s to 7d. none: not stated.
+    #[arg(long, value_name = "TIME", value_parser = parse_decision)]
+    decides_within: Option<Decision>,
     /// Change the card only if it still has this etag. `baton agent show` prints the etag.
     #[arg(long, value_name = "ETAG", default_value = "", hide_default_value = true)]
     etag: String,
@@ -133,6 +139,7 @@ pub(super) struct UpdateArgs {
 #[command(after_help = "Examples:
   baton agent register --id alice --key alice.pem --type support
   baton agent register --id bob --public-key 03a107bf…5531b8 --skill rust --capacity 5
+  baton agent register --id carol --key carol.pem --decides-within 8h
   baton agent register --card bob.json")]
 pub(super) struct RegisterArgs {
     /// The agent's id.
@@ -150,6 +157,9 @@ pub(super) struct RegisterArgs {
     /// The number of tasks that the agent takes at a time. 0 means no stated limit.
     #[arg(long, default_value_t = 0, value_name = "TASKS")]
     capacity: u32,
+    /// The time that the agent needs to decide about an offered handoff, 1s to 7d. Default: the timeout of each request.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    decides_within: Option<Duration>,
     /// The agent's private key, a file from `baton keygen`. Only the public key is sent.
     #[arg(long, value_name = "FILE", conflicts_with = "public_key")]
     key: Option<PathBuf>,
@@ -163,7 +173,7 @@ pub(super) struct RegisterArgs {
     #[arg(long, value_name = "INVITATION", default_value = "", hide_default_value = true)]
     invitation: String,
     /// The complete card as a JSON file, instead of the other flags.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "key", "public_key", "types", "skills"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "key", "public_key", "types", "skills", "decides_within"])]
     card: Option<PathBuf>,
 }
 
@@ -238,6 +248,7 @@ fn card_of(args: &RegisterArgs) -> Result<v1::AgentCard, Failure> {
         description: args.description.clone(),
         skills: args.skills.iter().map(|name| skill_named(name)).collect(),
         capacity: args.capacity,
+        decides_within: span(args.decides_within)?,
         keys: vec![key],
         ..Default::default()
     })
@@ -263,15 +274,31 @@ async fn update(args: UpdateArgs, connection: &ConnectionArgs, output: &Output) 
         paths.push("capacity".to_owned());
         card.capacity = capacity;
     }
+    if let Some(Decision(within)) = args.decides_within {
+        paths.push("decides_within".to_owned());
+        card.decides_within = span(within)?;
+    }
     // An empty mask would replace every field.
     if paths.is_empty() {
-        return Err(Failure::usage("nothing to change: give --type, --skill, --skills, --description or --capacity"));
+        let flags = "--type, --skill, --skills, --description, --capacity or --decides-within";
+        return Err(Failure::usage(format!("nothing to change: give {flags}")));
     }
     let client = args.identity.client(connection).await?;
     let update_mask = Some(prost_types::FieldMask { paths });
     let request = v1::UpdateAgentRequest { card: Some(card), update_mask, etag: args.etag };
     let updated = client.answer(client.agents().update_agent(request).await)?;
     show(&updated.agent.unwrap_or_default(), output)
+}
+
+/// A time to decide, or none: the card states none.
+#[derive(Debug, Clone, Copy)]
+struct Decision(Option<Duration>);
+
+fn parse_decision(text: &str) -> Result<Decision, String> {
+    match text {
+        "none" => Ok(Decision(None)),
+        text => duration::parse(text).map(|span| Decision(Some(span))),
+    }
 }
 
 fn skill_named(name: &str) -> v1::AgentSkill {
@@ -282,6 +309,11 @@ fn read_skills(path: &std::path::Path) -> Result<Vec<v1::AgentSkill>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
     let values: Vec<serde_json::Value> = serde_json::from_str(&text).map_err(|error| Failure::file(path, error))?;
     values.into_iter().map(json::parse).collect()
+}
+
+/// A span of time, as a flag takes it.
+fn shown(span: prost_types::Duration) -> String {
+    Duration::try_from(span).map_or_else(|_| span.to_string(), |span| humantime::format_duration(span).to_string())
 }
 
 /// The number of letters that wait for an agent, and since when the oldest one does.
@@ -332,6 +364,9 @@ fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
             ("skills".into(), card.skills.iter().map(|skill| skill.name.as_str()).collect::<Vec<_>>().join(", ")),
             ("capacity".into(), card.capacity.to_string()),
         ];
+        if let Some(within) = &card.decides_within {
+            lines.push(("decides in".into(), shown(*within)));
+        }
         let key = |key: &v1::AgentKey| (format!("key {}", key.key_id).into(), hex::encode(&key.public_key));
         lines.extend(card.keys.iter().map(key));
         lines.extend([

@@ -67,8 +67,8 @@ func (a *Agent) ListAgents(ctx context.Context, request *v1.ListAgentsRequest) i
 	})
 }
 
-// UpdateAgent replaces fields of an agent's card: agent_types, description, skills, capacity or metadata; all of them if
-// none is named. card.agent_id names the agent. With an etag, that of GetAgent, the call fails with an Error, CONFLICT,
+// UpdateAgent replaces fields of an agent's card: agent_types, description, skills, capacity, metadata or decides_within;
+// all of them if none is named. card.agent_id names the agent. With an etag, that of GetAgent, the call fails with an Error, CONFLICT,
 // if the agent has changed since; an empty one applies to any version. Another field is refused with FIELD_INVALID. The
 // call authenticates as an operator, or as this agent if operatorToken is empty, and returns the updated registration.
 func (a *Agent) UpdateAgent(

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
@@ -82,6 +83,14 @@ func TestACardChangesByFieldAndEtag(t *testing.T) {
 	}
 	_, err := bob.UpdateAgent(patient(t), "", card, before.GetEtag(), "description")
 	refused(t, err, "CONFLICT")
+	slow := &v1.AgentCard{AgentId: bob.ID(), DecidesWithin: durationpb.New(8 * time.Hour)}
+	after = ok[*v1.Agent](t)(bob.UpdateAgent(patient(t), "", slow, "", "decides_within"))
+	if after.GetCard().GetDecidesWithin().AsDuration() != 8*time.Hour {
+		t.Error(after)
+	}
+	slow.DecidesWithin = durationpb.New(8 * 24 * time.Hour)
+	_, err = bob.UpdateAgent(patient(t), "", slow, "", "decides_within")
+	refused(t, err, "FIELD_INVALID")
 	_, err = bob.UpdateAgent(patient(t), "", card, "", "keys")
 	refused(t, err, "FIELD_INVALID")
 	alice := shared.agent(t, "alice")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from datetime import timedelta
 
 import pytest
 from brokers import begin, needs_broker, within
@@ -81,14 +82,21 @@ async def test_a_card_changes_by_field_and_etag(broker):
     async with broker.agent("alice", capacity=2) as alice:
         await begin(alice)
         before = await alice.get_agent("alice")
-        after = await alice.update_agent(description="taxes", metadata={"desk": "4"}, etag=before.etag)
+        hours = timedelta(hours=8)
+        after = await alice.update_agent(
+            description="taxes", metadata={"desk": "4"}, decides_within=hours, etag=before.etag
+        )
         card = after.card
+        assert card.decides_within.ToTimedelta() == hours
         assert (card.description, dict(card.metadata)) == ("taxes", {"desk": "4"})
         assert (card.capacity, list(card.agent_types)) == (2, ["support"]), "fields that are not named stay"
         with pytest.raises(BatonError) as refused:
             await alice.update_agent(capacity=3, etag=before.etag)
         assert refused.value.reason == "CONFLICT"
         assert (await alice.update_agent(capacity=0)).card.capacity == 0, "a zero is a value"
+        with pytest.raises(BatonError) as refused:
+            await alice.update_agent(decides_within=timedelta(days=8))
+        assert refused.value.reason == "FIELD_INVALID"
         with pytest.raises(ValueError, match="at least one field"):
             await alice.update_agent()
         with pytest.raises(BatonError) as refused:

@@ -436,6 +436,16 @@ impl AgentBuilder {
         self
     }
 
+    /// The time that the agent needs to decide about an offered handoff, 1 s to 7 days: for a person or a model that looks
+    /// now and then. Default: the timeout of each request.
+    pub fn decides_within(mut self, span: Duration) -> Self {
+        // A span that is too long for the message is out of the broker's bounds, too.
+        let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
+        self.card.decides_within = Some(span.try_into().unwrap_or(longest));
+        self.has_card = true;
+        self
+    }
+
     /// The whole card, with skills and metadata. The id of the agent and its key are set by [`Self::connect`].
     pub fn card(mut self, card: v1::AgentCard) -> Self {
         (self.card, self.has_card) = (card, true);

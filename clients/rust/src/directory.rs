@@ -123,8 +123,8 @@ impl Client {
         Ok(self.answer(self.agents().list_processes(request).await)?.processes)
     }
 
-    /// Changes the fields of a card that `fields` names: `agent_types`, `description`, `skills`, `capacity`, `metadata`.
-    /// Each is replaced as a whole; without names all of them are. With the `etag` of an agent that was read, the change
+    /// Changes the fields of a card that `fields` names: `agent_types`, `description`, `skills`, `capacity`, `metadata`,
+    /// `decides_within`. Each is replaced as a whole; without names all of them are. With the `etag` of an agent that was read, the change
     /// is refused if the agent has changed since; empty: it applies to any version.
     ///
     /// # Errors

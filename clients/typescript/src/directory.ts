@@ -7,13 +7,14 @@ import { pages } from "./watching.js";
 
 const PAGE_MAX = 1000;
 const PAGE_SIZE = 200;
-const FIELDS = ["agentTypes", "description", "skills", "capacity", "metadata"] as const;
+const FIELDS = ["agentTypes", "description", "skills", "capacity", "metadata", "decidesWithin"] as const;
 const PATHS: Readonly<Record<(typeof FIELDS)[number], string>> = {
   agentTypes: "agent_types",
   description: "description",
   skills: "skills",
   capacity: "capacity",
   metadata: "metadata",
+  decidesWithin: "decides_within",
 };
 
 /** The fields of a card that an update can change. */

@@ -93,6 +93,9 @@ test("a card changes by field and etag", async () => {
   const { card } = await alice.directory.update({ description: "taxes", metadata: { desk: "4" } }, { etag });
   assert.deepEqual([card?.description, card?.metadata], ["taxes", { desk: "4" }]);
   assert.deepEqual([card?.capacity, card?.agentTypes], [2, ["support"]], "fields that are not named stay");
+  const slow = await alice.directory.update({ decidesWithin: { seconds: 28_800n } });
+  assert.equal(slow.card?.decidesWithin?.seconds, 28_800n);
+  await assert.rejects(alice.directory.update({ decidesWithin: { seconds: 700_000n } }), refusal("FIELD_INVALID"));
   await assert.rejects(alice.directory.update({ capacity: 3 }, { etag }), refusal("CONFLICT"));
   assert.equal((await alice.directory.update({ capacity: 0 })).card?.capacity, 0, "a zero is a value");
   await assert.rejects(alice.directory.update({}), RangeError);

@@ -35,9 +35,13 @@ class Registry:
         description: str = "",
         skills: Iterable[v1.AgentSkill] = (),
         metadata: Mapping[str, str] | None = None,
+        decides_within: timedelta | None = None,
         invitation: str = "",
     ) -> v1.Agent:
         """Registers this agent's card with its key, or updates it. Registering the same card again is not an error.
+
+        `decides_within` is the time that the agent needs to decide about an offered handoff, 1 s to 7 days; default:
+        the timeout of each request.
 
         `invitation` is the secret of an invitation; it permits a new agent to register where only operators may. Raises
         BatonError, CHALLENGE_FAILED if the id is registered with another key.
@@ -50,6 +54,7 @@ class Registry:
             capacity=self.capacity,
             keys=[v1.AgentKey(key_id=self.key_id, public_key=public_bytes(self._key))],
             metadata=metadata,
+            decides_within=duration(decides_within),
         )
         request = v1.RegisterAgentRequest(card=card, invitation=invitation)
         try:
@@ -117,6 +122,7 @@ class Registry:
         skills: Iterable[v1.AgentSkill] | None = None,
         capacity: int | None = None,
         metadata: Mapping[str, str] | None = None,
+        decides_within: timedelta | None = None,
         etag: str = "",
     ) -> v1.Agent:
         """Changes the fields of a card that are not None; each is replaced as a whole. Default: this agent's card.
@@ -130,6 +136,7 @@ class Registry:
             "skills": skills,
             "capacity": capacity,
             "metadata": metadata,
+            "decides_within": duration(decides_within),
         }
         changed: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if not changed:

@@ -150,6 +150,7 @@ class Agent:
         description: str = "",
         skills: Iterable[v1.AgentSkill] = (),
         metadata: Mapping[str, str] | None = None,
+        decides_within: timedelta | None = None,
         invitation: str = "",
     ) -> v1.Agent:
         """Registers this agent's card with its key, or updates it. See `baton.Agent.register`."""
@@ -159,6 +160,7 @@ class Agent:
                 description=description,
                 skills=skills,
                 metadata=metadata,
+                decides_within=decides_within,
                 invitation=invitation,
             )
         )

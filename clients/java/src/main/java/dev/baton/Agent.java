@@ -904,8 +904,8 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
-     * Replaces fields of an agent's card: agent_types, description, skills, capacity or metadata; all of them if none is
-     * named. The card's agent_id names the agent. With an etag, that of {@link #getAgent}, the call throws
+     * Replaces fields of an agent's card: agent_types, description, skills, capacity, metadata or decides_within; all of
+     * them if none is named. The card's agent_id names the agent. With an etag, that of {@link #getAgent}, the call throws
      * {@link BatonException}, CONFLICT, if the agent has changed since; an empty one applies to any version. Another
      * field is refused with FIELD_INVALID. Returns the updated registration.
      */

@@ -112,6 +112,12 @@ class FindingTest {
             assertEquals(List.of("knows routers", "support"), List.of(after.getDescription(), after.getAgentTypes(0)));
             assertRefused("CONFLICT", () -> bob.updateAgent(card, etag, "description"));
             assertRefused("FIELD_INVALID", () -> bob.updateAgent(card, "", "keys"));
+            AgentCard.Builder slow = AgentCard.newBuilder().setAgentId("bob");
+            slow.getDecidesWithinBuilder().setSeconds(28_800);
+            AgentCard stated = bob.updateAgent(slow.build(), "", "decides_within").getCard();
+            assertEquals(28_800, stated.getDecidesWithin().getSeconds());
+            slow.getDecidesWithinBuilder().setSeconds(700_000);
+            assertRefused("FIELD_INVALID", () -> bob.updateAgent(slow.build(), "", "decides_within"));
             assertRefused("PERMISSION_DENIED", () -> alice.updateAgent(card, "", "description"));
             assertEquals(0, bob.updateAgent(card, "").getCard().getAgentTypesCount());
         }

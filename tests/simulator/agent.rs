@@ -134,6 +134,7 @@ impl Agent {
             agent_id: self.id.to_string(),
             agent_types: vec!["worker".into()],
             capacity: self.capacity,
+            decides_within: (self.capacity % 2 == 1).then_some(prost_types::Duration { seconds: 60, nanos: 0 }),
             keys: vec![v1::AgentKey {
                 key_id: "k1".into(),
                 public_key: self.key.public().as_bytes().to_vec().into(),
@@ -230,8 +231,9 @@ impl Agent {
             thread_id,
             priority: i32::try_from(self.rng.roll(5)).unwrap(),
             timeouts: Some(v1::HandoffTimeouts {
-                accept: seconds(self.rng.roll(20)),
-                whole: seconds(self.rng.roll(200)),
+                // Some requests leave the time of the decision to the card of the candidate.
+                accept: Some(self.rng.roll(20)).filter(|time| *time > 4).and_then(seconds),
+                whole: Some(self.rng.roll(200)).filter(|time| *time > 40).and_then(seconds),
                 ..Default::default()
             }),
             ..Default::default()

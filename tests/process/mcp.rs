@@ -176,6 +176,37 @@ async fn the_tools_are_the_same_for_each_connection_and_short() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_has_a_day_to_decide_unless_it_states_another_time() {
+    let broker = Broker::start();
+    let alice = Host::start(&broker, "alice", &[]).await;
+    let bob = Host::start(&broker, "bob", &[]).await;
+    bob.call("inbox", json!({})).await; // registers bob
+    let client = broker.client().await;
+    let stated = async || client.get_agent("bob").await.unwrap().card.unwrap().decides_within.unwrap().seconds;
+    let whole_of = async |summary: &str| {
+        let lent = alice.call("delegate", json!({"to": "bob", "summary": summary, "wait_seconds": 0})).await;
+        let request = v1::GetHandoffRequest { handoff_id: text(&lent, "handoff_id").to_owned(), ..Default::default() };
+        let handoff = client.answer(client.handoffs().get_handoff(request).await).unwrap().handoff.unwrap();
+        handoff.whole_deadline.unwrap().seconds - handoff.create_time.unwrap().seconds
+    };
+    assert_eq!(stated().await, 86_400);
+    assert!(whole_of("one").await >= 86_400, "the whole handoff has room for the decision");
+    drop(bob);
+    let bob = Host::start(&broker, "bob", &["--decides-within", "10m"]).await;
+    bob.call("inbox", json!({})).await;
+    assert_eq!(stated().await, 600, "a known agent's card is changed");
+    assert!((3590..=3610).contains(&whole_of("two").await), "an hour is longer");
+    drop(bob);
+    let bob = Host::start(&broker, "bob", &[]).await;
+    bob.call("inbox", json!({})).await;
+    assert_eq!(stated().await, 600, "without the option the card stays");
+    for wrong in ["0s", "8d"] {
+        let (code, said) = exit_of(baton().args(["mcp", "--id", "bob", "--key", "bob.pem", "--decides-within", wrong]));
+        assert!(code == Some(2) && said.contains("from 1s to 7d"), "{code:?} {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_model_lends_a_task_to_another_and_gets_its_result() {
     let broker = Broker::start();
     let (alice, bob) =

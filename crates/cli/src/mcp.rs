@@ -4,6 +4,7 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     Failure,
     connection::{ConnectionArgs, read_key},
-    signals,
+    duration, signals,
 };
 use baton_client::{
     Identity,
@@ -61,6 +62,10 @@ struct AgentArgs {
     /// A type to register under. May be repeated. Default: the card that the broker has.
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<AgentType>,
+    /// The time that the agent needs to decide about an offered handoff, 1s to 7d: how seldom the model looks into its inbox.
+    /// Default: 24h where this command registers the agent, else the card that the broker has.
+    #[arg(long, value_name = "TIME", value_parser = parse_decision_time)]
+    decides_within: Option<Duration>,
     /// The sets of tools, separated by commas.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "core", value_name = "SETS")]
     tools: Vec<ToolSet>,
@@ -134,6 +139,13 @@ enum Host {
     Codex,
 }
 
+/// Parses the time of a card for decisions. The bounds are those of the broker: without a connection it cannot refuse it.
+fn parse_decision_time(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text)?;
+    let bounds = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 60 * 60);
+    if bounds.contains(&span) { Ok(span) } else { Err("must be from 1s to 7d".to_owned()) }
+}
+
 fn parse_name(text: &str) -> Result<String, String> {
     let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
     match !text.is_empty() && text.len() <= 64 && text.chars().all(is_of_name) {
@@ -160,7 +172,7 @@ async fn serve(agent: &AgentArgs, connection: &ConnectionArgs) -> Result<(), Fai
     let (id, key) = agent.named()?;
     let identity = Identity { agent: id.clone(), key_id: agent.key_id.clone(), key: read_key(key)? };
     let types = agent.types.iter().map(ToString::to_string).collect();
-    let face = Arc::new(Face::new(connection.options_of_agent()?, identity, types));
+    let face = Arc::new(Face::new(connection.options_of_agent()?, identity, types, agent.decides_within));
     let stop = signals::stop_on_signal()?;
     let sets: Vec<Set> = agent.tools.iter().map(|set| set.of_face()).collect();
     mcp::serve(face, &sets, agent.offers.clone(), env!("CARGO_PKG_VERSION"), stop).await.map_err(Failure::failed)
@@ -220,6 +232,9 @@ fn arguments(agent: &AgentArgs, connection: &ConnectionArgs) -> Result<Vec<Strin
     arguments.extend(["--id".to_owned(), id.to_string(), "--key-id".to_owned(), agent.key_id.to_string()]);
     for name in &agent.types {
         arguments.extend(["--type".to_owned(), name.to_string()]);
+    }
+    if let Some(within) = agent.decides_within {
+        arguments.extend(["--decides-within".to_owned(), humantime::format_duration(within).to_string()]);
     }
     if agent.tools != [ToolSet::Core] {
         let names = agent.tools.iter().filter_map(|set| set.to_possible_value());

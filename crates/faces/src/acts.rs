@@ -26,7 +26,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio::time::sleep;
 
-pub(crate) use self::requests::terms;
+pub(crate) use self::requests::{leave_time_to, terms};
 use crate::{ActError, Face};
 
 /// The longest wait of an act, and the one that it has by default. Hosts cut a call after 60 s, some after 240 s.

@@ -16,6 +16,8 @@ use crate::{ActError, contexts};
 
 /// How long a connection may take.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// The time to decide that a face states where it registers its agent: a model looks into its inbox now and then.
+const DECIDES_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 /// When a lost session is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -23,6 +25,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 pub struct Face {
     options: Options,
     types: Vec<String>,
+    decides_within: Option<Duration>,
     composer: Composer,
     /// The connection; `None`: none yet. It reconnects by itself.
     client: Mutex<Option<Client>>,
@@ -36,9 +39,11 @@ impl std::fmt::Debug for Face {
 
 impl Face {
     /// The agent with this identity, at the broker of these options. With types the agent is registered under them.
-    pub fn new(options: Options, identity: Identity, types: Vec<String>) -> Self {
+    /// `decides_within` is the time that its card states for decisions about offers, 1 s to 7 days. `None`: 24 hours where
+    /// the face registers the agent, else the card stays as it is.
+    pub fn new(options: Options, identity: Identity, types: Vec<String>, decides_within: Option<Duration>) -> Self {
         let composer = Composer { identity, clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) };
-        Self { options, types, composer, client: Mutex::new(None) }
+        Self { options, types, decides_within, composer, client: Mutex::new(None) }
     }
 
     /// The agent's id.
@@ -64,7 +69,11 @@ impl Face {
     async fn connect(&self) -> Result<Client, ClientError> {
         let client = Client::connect(&self.options).await?;
         let identity = &self.composer.identity;
-        let card = v1::AgentCard { agent_types: self.types.clone(), ..Default::default() };
+        // A span that is too long for the message is out of the broker's bounds, too.
+        let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
+        let decides_within = self.decides_within.unwrap_or(DECIDES_WITHIN);
+        let decides_within = Some(decides_within.try_into().unwrap_or(longest));
+        let card = v1::AgentCard { agent_types: self.types.clone(), decides_within, ..Default::default() };
         if !self.types.is_empty() {
             client.register(identity, card, "").await?;
             return client.sign_in(identity).await;
@@ -77,7 +86,14 @@ impl Face {
                     Err(_) => Err(refused),
                 }
             }
-            signed_in => signed_in,
+            Ok(client) => {
+                if self.decides_within.is_some() {
+                    let card = v1::AgentCard { agent_id: self.id().to_owned(), decides_within, ..Default::default() };
+                    client.update_agent(card, &["decides_within"], "").await?;
+                }
+                Ok(client)
+            }
+            Err(error) => Err(error),
         }
     }
 

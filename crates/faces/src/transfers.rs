@@ -335,7 +335,8 @@ async fn propose(
         contexts::store(face, &about, sections).await?;
     }
     let terms = acts::terms(&proposal.task_type, &proposal.initial_context_summary, HandoffMode::Transfer);
-    let request = v1::HandoffRequest { timeouts: terms.timeouts, ..proposal.clone() };
+    let mut request = v1::HandoffRequest { timeouts: terms.timeouts, ..proposal.clone() };
+    acts::leave_time_to(face, to, &mut request).await;
     let receipt = face.send(to, MessageType::HandoffRequest, &about, &request).await?;
     acts::moves::follow_at_first(face, &receipt.handoff_id).await
 }

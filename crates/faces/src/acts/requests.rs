@@ -111,7 +111,8 @@ async fn request(face: &Face, input: HandOver, mode: HandoffMode) -> Result<Move
     if input.task_id.is_some() {
         contexts::store(face, &about, sections.clone()).await.map_err(too_large)?;
     }
-    let request = terms(input.task_type.as_deref().unwrap_or_default(), &input.summary, mode);
+    let mut request = terms(input.task_type.as_deref().unwrap_or_default(), &input.summary, mode);
+    leave_time_to(face, &input.to, &mut request).await;
     let handoff_id = match face.send(&input.to, MessageType::HandoffRequest, &about, &request).await {
         Ok(receipt) => receipt.handoff_id,
         // The same call at the same time was first.
@@ -156,6 +157,18 @@ pub(crate) fn terms(task_type: &str, summary: &str, mode: HandoffMode) -> v1::Ha
             ..Default::default()
         }),
         ..Default::default()
+    }
+}
+
+/// Leaves the whole time to the broker if the receiver states that it needs longer to decide.
+pub(crate) async fn leave_time_to(face: &Face, to: &str, request: &mut v1::HandoffRequest) {
+    let Some(timeouts) = &mut request.timeouts else { return };
+    // Without an answer the broker's own refusal of the request says what is wrong.
+    let Ok(client) = face.client().await else { return };
+    let Ok(agent) = client.get_agent(to).await else { return };
+    let needed = agent.card.and_then(|card| card.decides_within).map_or(0, |within| within.seconds);
+    if needed >= WHOLE_TIME {
+        timeouts.whole = None;
     }
 }
 

@@ -253,9 +253,8 @@ impl Engine {
         if let Some(chain) = chain {
             chain.keep_free(&header.sender, &mut candidates.agents).map_err(refused)?;
         }
-        let Candidates { agents, passed_over, .. } = &candidates;
-        let terms = Some(self.terms_with(terms, request, agents));
-        self.make_step(transaction, envelope, Resolved { agents, passed_over, terms }, now)
+        let resolved = candidates.resolved(self.terms_with(terms, request, &candidates.agents));
+        self.make_step(transaction, envelope, resolved, now)
     }
 
     /// Begins a task that the sender owns, without a handoff.

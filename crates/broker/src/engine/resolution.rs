@@ -12,7 +12,7 @@ use crate::{
         handoff::{LoopLimits, OFFERS_MAX, PASSED_OVER_MAX, PassedOver, Priority, Timeouts},
         matching::Wanted,
     },
-    envelope::{Body, RequestBody},
+    envelope::{Body, RequestBody, Resolved},
     ids::{AgentId, AgentType},
     records::{EntityRecord, HandoffRecord},
     time::Timestamp,
@@ -30,6 +30,13 @@ pub(super) struct Candidates {
     pub(super) passed_over: Vec<PassedOver>,
     /// The refusal of an agent that was left out because its mailbox is full.
     refusal: Option<BrokerError>,
+}
+
+impl Candidates {
+    /// What a request with these terms resolves to.
+    pub(super) fn resolved(&self, terms: (Timeouts, LoopLimits)) -> Resolved<'_> {
+        Resolved { agents: &self.agents, passed_over: &self.passed_over, terms: Some(terms) }
+    }
 }
 
 impl Engine {

@@ -48,3 +48,4 @@ for era in legacy auto; do
     node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" "$era"
 done
 node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" sdk1
+conformance/run.sh "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem"

@@ -280,8 +280,9 @@ async fn update(args: UpdateArgs, connection: &ConnectionArgs, output: &Output) 
     }
     // An empty mask would replace every field.
     if paths.is_empty() {
-        let flags = "--type, --skill, --skills, --description, --capacity or --decides-within";
-        return Err(Failure::usage(format!("nothing to change: give {flags}")));
+        return Err(Failure::usage(
+            "nothing to change: give --type, --skill, --skills, --description, --capacity or --decides-within",
+        ));
     }
     let client = args.identity.client(connection).await?;
     let update_mask = Some(prost_types::FieldMask { paths });

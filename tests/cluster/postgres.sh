@@ -56,4 +56,5 @@ chmod 755 "$work" "$work/start" "$work/crash"
 export BATON_POSTGRES="$port" BATON_POSTGRES_CRASH="$work/crash" BATON_POSTGRES_CA="$work/server.crt"
 # Without a crate's name: else its libraries are compiled again, with only the features that this crate asks for.
 cargo test --locked --test cluster_postgres
-cargo test --locked --test cluster_postgres -- --ignored
+# One after another: each needs the server for itself.
+cargo test --locked --test cluster_postgres -- --ignored --test-threads 1

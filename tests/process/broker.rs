@@ -64,23 +64,22 @@ impl Broker {
 
     /// Starts a broker with a configuration: `top` before the tables, `more` after them.
     pub(crate) fn serve(top: &str, more: &str) -> Self {
-        let first = Self::start();
-        let (tls, folder) = (first.data().join("tls"), first.kill());
-        let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
-        let text = format!(
-            "listen = \"127.0.0.1:0\"\ndata = {data:?}\n{top}\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
-        );
-        write(&folder.path().join("baton.toml"), &text);
-        Self::serve_again(folder)
+        Self::serve_at("127.0.0.1:0", top, more)
     }
 
     /// Starts a broker with an empty configuration on this port.
     pub(crate) fn serve_on(port: &HeldPort) -> Self {
-        let first = Self::serve("", "");
-        let config = first.folder.path().join("baton.toml");
-        let text = std::fs::read_to_string(&config).unwrap().replace("127.0.0.1:0", &port.address());
-        let folder = first.kill();
-        write(&config, &text);
+        Self::serve_at(&port.address(), "", "")
+    }
+
+    fn serve_at(listen: &str, top: &str, more: &str) -> Self {
+        let first = Self::start();
+        let (tls, folder) = (first.data().join("tls"), first.kill());
+        let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
+        let text = format!(
+            "listen = {listen:?}\ndata = {data:?}\n{top}\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
+        );
+        write(&folder.path().join("baton.toml"), &text);
         Self::serve_again(folder)
     }
 

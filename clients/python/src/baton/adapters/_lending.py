@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -164,8 +164,7 @@ async def hand_on(loan: Loan) -> tuple[str, str]:
     hands over a new one. A cancelled call leaves the handoff open for a repeat, which goes on with it.
     """
     agent = loan.agent
-    for attempt in range(1, _ATTEMPTS_MAX + 1):
-        task_id = loan.task_id if attempt == 1 else f"{loan.task_id}-{attempt}"
+    for task_id in _attempts(loan):
         found = await find(agent, task_id)
         if found is not None and found.task.owner_id != agent.agent_id:
             return task_id, found.task.owner_id
@@ -189,13 +188,19 @@ async def hand_on(loan: Loan) -> tuple[str, str]:
 
 async def latest(loan: Loan) -> tuple[str, Found | None]:
     """Returns the id of the attempt that a call is about, and the attempt, if an earlier call has begun it."""
-    for attempt in range(1, _ATTEMPTS_MAX + 1):
-        task_id = loan.task_id if attempt == 1 else f"{loan.task_id}-{attempt}"
+    for task_id in _attempts(loan):
         found = await find(loan.agent, task_id)
         # The end of the task says that a call has had the outcome.
         if found is None or found.task.status not in FINAL or await _has_result(loan.agent, found):
             return task_id, found
     raise BatonError(_CODE, f"task {loan.task_id} was lent {_ATTEMPTS_MAX} times without a result")
+
+
+def _attempts(loan: Loan) -> Iterator[str]:
+    """Yields the ids of the tasks of a call, in the order of its attempts."""
+    yield loan.task_id
+    for attempt in range(2, _ATTEMPTS_MAX + 1):
+        yield f"{loan.task_id}-{attempt}"
 
 
 async def find(agent: Agent, task_id: str) -> Found | None:

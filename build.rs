@@ -6,8 +6,6 @@ use std::env;
 fn main() -> Result<(), env::VarError> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=BATON_COMMIT");
-    // `fuzz/run` sets it, as every fuzzer does.
-    println!("cargo:rustc-check-cfg=cfg(fuzzing)");
     println!("cargo:rustc-env=BATON_TARGET={}", env::var("TARGET")?);
     // Cargo names the two profiles that it knows: `dist` is a release, too.
     println!("cargo:rustc-env=BATON_BUILD_PROFILE={}", env::var("PROFILE")?);

@@ -4,12 +4,12 @@
 // Only the library has an API; tests and benches share items by a plain `pub`.
 #![warn(unreachable_pub)]
 
-#[cfg(not(fuzzing))]
+#[cfg(feature = "program")]
 pub mod cli;
 pub mod config;
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(not(fuzzing))]
+#[cfg(feature = "program")]
 pub mod server;
 pub mod wire;
 

@@ -52,8 +52,9 @@ export PATH="$venv/bin:$PATH"
 work="$(mktemp -d)"
 broker=
 serving=
+oldest=
 finish() {
-    for process in $serving $broker; do kill "$process" 2>/dev/null && wait "$process" 2>/dev/null || true; done
+    for process in $oldest $serving $broker; do kill "$process" 2>/dev/null && wait "$process" 2>/dev/null || true; done
     rm -rf "$work"
 }
 trap finish EXIT
@@ -69,9 +70,16 @@ mypy "$work"/pages/*.py
 echo "# tests"
 # Without its framework an adapter's test is skipped.
 python -c 'import agents, langgraph.graph, pydantic_ai'
+# Beside them those with the oldest versions: most of their time is waiting.
+"$oldest_venv/bin/python" -m pytest --quiet -p no:cacheprovider --basetemp "$work/tests-oldest" >"$work/oldest.log" 2>&1 &
+oldest=$!
 pytest --quiet -p no:cacheprovider --basetemp "$work/tests"
 echo "# tests with the oldest versions"
-"$oldest_venv/bin/python" -m pytest --quiet -p no:cacheprovider --basetemp "$work/tests-oldest"
+code=0
+wait "$oldest" || code=$?
+oldest=
+cat "$work/oldest.log"
+((code == 0))
 echo "# conformance"
 PYTHONPATH=src "$BATON_BIN" conformance --patience 2m --client "python tests/harness.py" --jobs 3
 echo "# the source distribution, and the wheel made of it"

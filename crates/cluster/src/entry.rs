@@ -7,6 +7,7 @@
 //! payload  kind 1 takeover: a message Takeover
 //!          kind 2 group: the writes of a commit, as the store encodes them
 //!          kind 3 confirmation: empty
+//!          kind 4 foundation: a message Foundation; only as the first entry
 //! hash     HMAC-SHA-256 of head and payload; not stored: the next head has it
 //! ```
 //!
@@ -96,6 +97,27 @@ pub struct Takeover {
     pub keys: Vec<Bytes>,
 }
 
+/// The payload of a foundation: the log begins behind what the store of a broker alone has. A broker with an empty store cannot
+/// follow from here, and receives the checkpoint of another one.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct Foundation {
+    /// The cluster's id, 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub cluster: Bytes,
+    /// The broker's name in the cluster.
+    #[prost(string, tag = "2")]
+    pub broker: String,
+    /// 16 random bytes, so that no two foundations are equal.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub id: Bytes,
+    /// The version of the program.
+    #[prost(string, tag = "4")]
+    pub version: String,
+    /// The ids of the cluster's keys, in a fixed order.
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub keys: Vec<Bytes>,
+}
+
 /// The content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
@@ -105,6 +127,8 @@ pub enum Payload {
     Group(Bytes),
     /// Makes the entries before it durable.
     Confirmation,
+    /// The log begins behind a store with content.
+    Foundation(Foundation),
 }
 
 impl Payload {
@@ -113,6 +137,7 @@ impl Payload {
             Self::Takeover(_) => 1,
             Self::Group(_) => 2,
             Self::Confirmation => 3,
+            Self::Foundation(_) => 4,
         }
     }
 
@@ -121,7 +146,13 @@ impl Payload {
             Self::Takeover(takeover) => takeover.encode_to_vec().into(),
             Self::Group(writes) => writes.clone(),
             Self::Confirmation => Bytes::new(),
+            Self::Foundation(foundation) => foundation.encode_to_vec().into(),
         }
+    }
+
+    /// Whether it begins the next term.
+    fn begins_term(&self) -> bool {
+        matches!(self, Self::Takeover(_) | Self::Foundation(_))
     }
 }
 
@@ -212,6 +243,12 @@ pub enum EntryError {
         /// The term that follows.
         expected: u64,
     },
+    /// A foundation behind other entries.
+    #[error("the entry at {position} is a foundation, and only the first entry of a log can be one")]
+    Foundation {
+        /// The position of the entry.
+        position: Position,
+    },
     /// The log is that of another cluster.
     #[error("the log is that of another cluster: the takeover at {position} has its id")]
     ForeignCluster {
@@ -268,6 +305,14 @@ fn parse_payload(kind: u8, payload: Bytes) -> Result<Payload, EntryError> {
         2 => Ok(Payload::Group(payload)),
         3 if payload.is_empty() => Ok(Payload::Confirmation),
         3 => Err(EntryError::Payload("a confirmation is empty")),
+        4 if payload.len() > TAKEOVER_BYTES_MAX => Err(EntryError::Payload("a foundation has at most 4096 bytes")),
+        4 => {
+            let foundation = Foundation::decode(payload).map_err(|_| EntryError::Payload("it is no foundation"))?;
+            match foundation.cluster.len() == 16 && foundation.id.len() == 16 && !foundation.broker.is_empty() {
+                true => Ok(Payload::Foundation(foundation)),
+                false => Err(EntryError::Payload("a foundation names its cluster, its broker and itself")),
+            }
+        }
         _ => Err(EntryError::Kind { kind }),
     }
 }
@@ -307,7 +352,7 @@ impl Chain {
         let content = payload.encoded();
         let bytes = HEAD_BYTES.saturating_add(content.len());
         let bytes_max = match payload {
-            Payload::Takeover(_) => bytes_max.min(HEAD_BYTES + TAKEOVER_BYTES_MAX),
+            Payload::Takeover(_) | Payload::Foundation(_) => bytes_max.min(HEAD_BYTES + TAKEOVER_BYTES_MAX),
             Payload::Group(_) | Payload::Confirmation => bytes_max.min(ENTRY_BYTES_MAX),
         };
         if bytes > bytes_max {
@@ -318,7 +363,7 @@ impl Chain {
         entry.put_u8(payload.kind());
         entry.put_u16(expected.level);
         entry.put_u32(0);
-        entry.put_u64(self.term + u64::from(matches!(payload, Payload::Takeover(_))));
+        entry.put_u64(self.term + u64::from(payload.begins_term()));
         entry.put_u64(self.position + 1);
         entry.put_slice(&self.hash.0);
         entry.put_slice(&content);
@@ -339,17 +384,23 @@ impl Chain {
         if entry.previous != self.hash {
             return Err(EntryError::Chain { position });
         }
-        let term = self.term + u64::from(matches!(entry.payload, Payload::Takeover(_)));
-        // The first entry of all is a takeover.
+        let term = self.term + u64::from(entry.payload.begins_term());
+        // The first entry of all is a takeover, or a foundation.
         if entry.term != term || term == 0 {
             return Err(EntryError::Term { position, found: entry.term, expected: term.max(1) });
         }
-        if let Payload::Takeover(takeover) = &entry.payload {
-            if takeover.cluster != expected.cluster {
+        let of_broker = match &entry.payload {
+            Payload::Takeover(Takeover { cluster, keys, broker, .. }) => Some((cluster, keys, broker)),
+            Payload::Foundation(_) if position > 1 => return Err(EntryError::Foundation { position }),
+            Payload::Foundation(Foundation { cluster, keys, broker, .. }) => Some((cluster, keys, broker)),
+            Payload::Group(_) | Payload::Confirmation => None,
+        };
+        if let Some((cluster, keys, broker)) = of_broker {
+            if *cluster != expected.cluster {
                 return Err(EntryError::ForeignCluster { position });
             }
-            if takeover.keys != expected.keys {
-                return Err(EntryError::ForeignKeys { position, broker: takeover.broker.clone() });
+            if *keys != expected.keys {
+                return Err(EntryError::ForeignKeys { position, broker: broker.clone() });
             }
             self.level = entry.level;
         }
@@ -422,7 +473,7 @@ mod tests {
     fn a_damaged_entry_is_refused_by_name() {
         assert_eq!(refusal(|log| log[1].truncate(55)), EntryError::Torn { bytes: 55 });
         assert_eq!(refusal(|log| log[1][0] = 2), EntryError::Format { format: 2 });
-        assert_eq!(refusal(|log| log[1][1] = 4), EntryError::Kind { kind: 4 });
+        assert_eq!(refusal(|log| log[1][1] = 5), EntryError::Kind { kind: 5 });
         assert_eq!(refusal(|log| log[1][7] = 1), EntryError::Reserved);
         assert_eq!(refusal(|log| log[1][1] = 3), EntryError::Payload("a confirmation is empty"));
         assert_eq!(refusal(|log| log[0][HEAD_BYTES] = 0xff), EntryError::Payload("it is no takeover"));

@@ -114,7 +114,7 @@ fn execute(
         Job::Apply(entry, chain) => {
             let group = match &entry.payload {
                 Payload::Group(group) => Some(group.as_ref()),
-                Payload::Takeover(_) | Payload::Confirmation => None,
+                Payload::Takeover(_) | Payload::Foundation(_) | Payload::Confirmation => None,
             };
             replica.apply(mark_of(chain), group)?;
             drop(inputs.send(Input::Applied(chain.position)));

@@ -747,7 +747,8 @@ fn late() -> String {
     format!("no answer within {} seconds", CALL_MAX.as_secs())
 }
 
-fn mark_of(chain: Chain) -> Mark {
+/// The mark of a store whose last entry is the end of this chain.
+pub fn mark_of(chain: Chain) -> Mark {
     let link = Link { hash: chain.hash.0, term: chain.term, level: chain.level };
     Mark { position: chain.position, link: (chain.position > 0).then_some(link) }
 }

@@ -46,6 +46,8 @@ impl Member {
 
     fn entries_read(&mut self, now: Duration, from: Position, outcome: Result<Vec<(Position, Bytes)>, ReadError>) {
         match outcome {
+            // The log begins behind a store that this broker does not have.
+            Ok(entries) if self.is_founded(&entries) => self.begin_restore(now, 2),
             Ok(entries) => match self.apply(from, &entries) {
                 // The log ends before an entry that this broker had when it was started.
                 Ok(0) if self.chain.position < self.known.position => {
@@ -54,16 +56,26 @@ impl Member {
                 Ok(count) => self.read_done(now, count),
                 Err(divergence) => self.stop_at(divergence),
             },
-            Err(ReadError::Trimmed { first }) if first > self.chain.position + 1 => {
-                self.claim = None;
-                (self.log_due, self.log_first) = (now, first);
-                self.move_to(Role::Restoring);
-            }
+            Err(ReadError::Trimmed { first }) if first > self.chain.position + 1 => self.begin_restore(now, first),
             // The own last entry was trimmed, and the next one is there: the chain compares them.
             Err(ReadError::Trimmed { .. }) => self.read_from(self.chain.position + 1),
             Err(ReadError::Unavailable(_)) => self.log_due = now + READ_IDLE,
             Err(ReadError::Damaged(words)) => self.stop_at(Divergence::Engine(words)),
         }
+    }
+
+    fn begin_restore(&mut self, now: Duration, first: Position) {
+        self.claim = None;
+        (self.log_due, self.log_first) = (now, first);
+        self.move_to(Role::Restoring);
+    }
+
+    /// Whether the next entry is the foundation of this log.
+    fn is_founded(&self, entries: &[(Position, Bytes)]) -> bool {
+        let first = entries.first().filter(|_| self.chain.position == 0);
+        let mut chain = self.chain;
+        let entry = first.and_then(|(_, bytes)| chain.follow(bytes, &self.config.expected).ok());
+        entry.is_some_and(|entry| matches!(entry.payload, Payload::Foundation(_)))
     }
 
     fn read_done(&mut self, now: Duration, count: usize) {

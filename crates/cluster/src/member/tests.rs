@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     engines::memory::Memory,
-    entry::{Chain, ChainKey, EntryError, Expected, HEAD_BYTES, Payload, TooLarge},
+    entry::{Chain, ChainKey, EntryError, Expected, Foundation, HEAD_BYTES, Payload, TooLarge},
     lease,
     log::{AppendError, ReadError, Unavailable, WriteError},
 };
@@ -322,6 +322,64 @@ fn a_trimmed_log_is_restored_from_a_peer() {
     assert_eq!(*late.member.role(), Role::Restoring, "the outcome of another call");
     late.handle(Event::Restored(ticket, Some(leader.member.chain())));
     assert_eq!((late.member.role(), late.member.chain()), (&Role::Following, leader.member.chain()));
+}
+
+#[test]
+fn a_log_that_begins_behind_a_store_is_followed_only_by_its_copies() {
+    let engine = Memory::default();
+    let expected = config("b1", 1).expected;
+    let foundation = Payload::Foundation(Foundation {
+        cluster: expected.cluster.clone(),
+        broker: "b1".into(),
+        id: Bytes::from_static(&[1; 16]),
+        ..Foundation::default()
+    });
+    let entry = Chain::EMPTY.next(&foundation, &expected, 1024).unwrap();
+    engine.append_now(0, entry.clone()).unwrap();
+    let mut founded = Chain::EMPTY;
+    founded.follow(&entry, &expected).unwrap();
+    let mut empty = World::new(&engine, "b2");
+    empty.run(LEASE * 3);
+    assert_eq!(*empty.member.role(), Role::Restoring, "it never leads");
+    let restore = empty.done.iter().find_map(|action| match action {
+        Action::Restore { ticket, first } => Some((*ticket, *first)),
+        _ => None,
+    });
+    let (ticket, first) = restore.unwrap();
+    assert_eq!(first, 2);
+    let mut first = World::new(&engine, "b1");
+    first.member = Member::new(config("b1", 1), founded, Duration::ZERO);
+    first.run(LEASE * 2);
+    assert_eq!((first.member.role(), first.member.chain().term), (&Role::Leading, 2));
+    empty.handle(Event::Restored(ticket, Some(founded)));
+    empty.run(Duration::from_secs(1));
+    assert_eq!((empty.member.role(), empty.member.chain()), (&Role::Following, first.member.chain()));
+    // One that was founded elsewhere has another first entry.
+    let mut other = World::new(&engine, "b3");
+    let elsewhere = Chain { hash: crate::entry::Hash([9; 32]), ..founded };
+    other.member = Member::new(config("b3", 1), elsewhere, Duration::ZERO);
+    other.run(Duration::from_secs(1));
+    assert_eq!(*other.member.role(), Role::Diverged(Divergence::OtherEntry { position: 1 }));
+}
+
+#[test]
+fn a_foundation_behind_other_entries_is_damage() {
+    let expected = config("b1", 1).expected;
+    let foundation = Payload::Foundation(Foundation {
+        cluster: expected.cluster.clone(),
+        broker: "b1".into(),
+        id: Bytes::from_static(&[1; 16]),
+        ..Foundation::default()
+    });
+    let mut chain = Chain::EMPTY;
+    for position in 1..=2 {
+        let entry = chain.next(&foundation, &expected, 1024).unwrap();
+        let followed = chain.follow(&entry, &expected).map(|entry| entry.position);
+        match position {
+            1 => assert_eq!(followed, Ok(1)),
+            _ => assert_eq!(followed, Err(EntryError::Foundation { position })),
+        }
+    }
 }
 
 #[test]

@@ -257,8 +257,9 @@ pub fn of_store(error: &OpenError) -> u8 {
         | OpenError::File { .. }
         | OpenError::OfCluster { .. }
         | OpenError::NotOfCluster { .. }
+        | OpenError::Founding { .. }
         | OpenError::OtherCluster { .. } => CONFIGURATION,
-        OpenError::Deposed { .. } | OpenError::ReplicaFailed { .. } => FAILED,
+        OpenError::Deposed { .. } | OpenError::ReplicaFailed { .. } | OpenError::NotFlushed { .. } => FAILED,
     }
 }
 

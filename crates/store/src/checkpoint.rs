@@ -227,6 +227,11 @@ impl Manifest {
         Mark { position: self.flushed_upto, link: self.link }
     }
 
+    /// The same tables, up to this entry of another log.
+    pub(super) fn founded(self, mark: Mark) -> Self {
+        Self { number: self.number + 1, flushed_upto: mark.position, link: mark.link, ..self }
+    }
+
     /// Whether a table has a tree: it has had a record.
     pub(super) fn has_tree(&self, table: Table) -> bool {
         self.tables.contains_key(table.name())

@@ -10,6 +10,7 @@
 //! work/        the tables of an open store, made from `tables/` at every start
 //! UNFINISHED   in a copy that is being made, or was cut off: see `backup`
 //! CLUSTER      in a store that follows a shared log: the id of its cluster in hex. It has no `wal/`: see `replica`
+//! FOUNDING     in the store of a broker alone that is becoming the first one of a cluster: see `founding`
 //! restoring/   a checkpoint that a broker of the cluster receives from another one: see `restore`
 //! restored/    a whole one, which takes the place of `tables/` now or at the next start
 //! sending/     second names of the table files that another broker receives
@@ -23,6 +24,7 @@ use std::{
 };
 
 use super::convert::{CONVERSIONS, Conversion, steps};
+use super::founding;
 use super::wal::{Link, Mark};
 use crate::disk;
 
@@ -37,6 +39,7 @@ pub(super) const TABLES_FOLDER: &str = "tables";
 pub(super) const WORK_FOLDER: &str = "work";
 pub(super) const MARK_FILE: &str = "commit_mark";
 pub(super) const CLUSTER_FILE: &str = "CLUSTER";
+pub(super) const FOUNDING_FILE: &str = "FOUNDING";
 const MARK_MAGIC: &[u8; 8] = b"batonmrk";
 /// The magic of a mark with a place in the chain of a shared log.
 const LINKED_MARK_MAGIC: &[u8; 8] = b"batonmrl";
@@ -120,11 +123,29 @@ pub enum OpenError {
     },
     /// The store belongs to a broker alone.
     #[error(
-        "failed to open the store in {}: it belongs to a broker without [cluster]; nothing was changed. Remove the section \
-         [cluster], or name an empty folder with --data",
+        "failed to open the store in {}: it belongs to a broker without [cluster]; nothing was changed. `baton cluster init` makes \
+         it the first broker of the cluster; or remove the section [cluster], or name an empty folder with --data",
         path.display()
     )]
     NotOfCluster {
+        /// The folder of the store.
+        path: PathBuf,
+    },
+    /// The store is becoming the first one of a cluster.
+    #[error(
+        "failed to open the store in {}: `baton cluster init` was begun and has not ended; run it again with the same configuration",
+        path.display()
+    )]
+    Founding {
+        /// The folder of the store.
+        path: PathBuf,
+    },
+    /// The tables of the store could not be brought up to date.
+    #[error(
+        "failed to write all that the store in {} has into its tables; make sure that the disk has space and is healthy, and try again",
+        path.display()
+    )]
+    NotFlushed {
         /// The folder of the store.
         path: PathBuf,
     },
@@ -343,6 +364,7 @@ pub(super) fn cluster_of(path: &Path) -> Result<Option<String>, OpenError> {
 
 /// Fails if the store follows a shared log.
 pub(super) fn refuse_cluster(path: &Path) -> Result<(), OpenError> {
+    founding::refuse_unfinished(path)?;
     match cluster_of(path)? {
         Some(cluster) => Err(OpenError::OfCluster { path: path.into(), cluster }),
         None => Ok(()),
@@ -351,6 +373,7 @@ pub(super) fn refuse_cluster(path: &Path) -> Result<(), OpenError> {
 
 /// Checks that a folder has a store of this cluster, and makes an empty folder one. Returns whether the store is new.
 pub(super) fn check_cluster(path: &Path, cluster: &str) -> Result<(), OpenError> {
+    founding::refuse_unfinished(path)?;
     match cluster_of(path)? {
         Some(found) if found == cluster => {}
         Some(found) => return Err(OpenError::OtherCluster { path: path.into(), found, cluster: cluster.into() }),

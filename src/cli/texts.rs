@@ -615,6 +615,8 @@ fn open_errors() -> Vec<OpenError> {
         OpenError::Unfinished { .. } => OpenError::Unfinished { path: path() };
         OpenError::OfCluster { .. } => OpenError::OfCluster { path: path(), cluster: "0c".repeat(16) };
         OpenError::NotOfCluster { .. } => OpenError::NotOfCluster { path: path() };
+        OpenError::Founding { .. } => OpenError::Founding { path: path() };
+        OpenError::NotFlushed { .. } => OpenError::NotFlushed { path: path() };
         OpenError::OtherCluster { .. } => OpenError::OtherCluster {
             path: path(), found: "0c".repeat(16), cluster: "0d".repeat(16) };
         OpenError::Deposed { .. } => OpenError::Deposed { path: path() };

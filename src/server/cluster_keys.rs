@@ -42,8 +42,9 @@ pub enum ClusterKeysError {
     Peer(#[from] PeerTlsError),
 }
 
-/// Makes the keys in an empty or missing folder. The folder appears whole or not at all.
-pub fn make(path: &Path, ids: &dyn IdSource) -> Result<(), ClusterKeysError> {
+/// Makes the keys in an empty or missing folder. The folder appears whole or not at all. `from`: the data folder of a broker alone,
+/// whose own keys and token become those of the cluster.
+pub fn make(path: &Path, from: Option<&Path>, ids: &dyn IdSource) -> Result<(), ClusterKeysError> {
     // A slash at the end would make the draft a file in the folder.
     let path = &path.components().collect::<PathBuf>();
     let failed = |source| ClusterKeysError::File { path: path.into(), source };
@@ -62,9 +63,16 @@ pub fn make(path: &Path, ids: &dyn IdSource) -> Result<(), ClusterKeysError> {
     }
     disk::make_folder(&draft).map_err(failed)?;
     for name in ["broker.pem", "coordinator.pem"] {
-        PrivateKey::generate(ids).write(&draft.join(name)).map_err(FolderError::from)?;
+        let key = match from {
+            Some(data) => PrivateKey::read(&data.join("keys").join(name)),
+            None => Ok(PrivateKey::generate(ids)),
+        };
+        key.and_then(|key| key.write(&draft.join(name))).map_err(FolderError::from)?;
     }
-    folder::make_operator_token(&draft.join("operator.token"), ids)?;
+    match from {
+        Some(data) => folder::copy_operator_token(data, &draft.join("operator.token"))?,
+        None => drop(folder::make_operator_token(&draft.join("operator.token"), ids)?),
+    }
     tls::make(&draft)?;
     disk::rename(&draft, path).map_err(failed)
 }
@@ -82,7 +90,7 @@ mod tests {
     fn the_keys_are_made_once_and_only_their_owner_can_read_them() {
         let around = tempfile::tempdir().unwrap();
         let path = around.path().join("keys");
-        make(&path, &SystemIds).unwrap();
+        make(&path, None, &SystemIds).unwrap();
         for name in ["broker.pem", "coordinator.pem", "operator.token", "peer.pem", "peer.key"] {
             let mode = fs::metadata(path.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o077, 0, "{name}");
@@ -90,8 +98,28 @@ mod tests {
         PeerTls::load(&path).unwrap();
         let key = PrivateKey::read(&path.join("broker.pem")).unwrap().public();
         assert_ne!(key, PrivateKey::read(&path.join("coordinator.pem")).unwrap().public());
-        assert!(matches!(make(&path, &SystemIds), Err(ClusterKeysError::Exists(_))));
+        assert!(matches!(make(&path, None, &SystemIds), Err(ClusterKeysError::Exists(_))));
         assert_eq!(PrivateKey::read(&path.join("broker.pem")).unwrap().public(), key);
+    }
+
+    #[test]
+    fn the_keys_of_a_broker_alone_become_those_of_its_cluster() {
+        let around = tempfile::tempdir().unwrap();
+        let (data, path) = (around.path().join("data"), around.path().join("keys"));
+        assert!(matches!(make(&path, Some(&data), &SystemIds), Err(ClusterKeysError::Folder(_))));
+        assert!(!path.exists());
+        fs::create_dir_all(data.join("keys")).unwrap();
+        for name in ["broker.pem", "coordinator.pem"] {
+            PrivateKey::generate(&SystemIds).write(&data.join("keys").join(name)).unwrap();
+        }
+        fs::write(data.join("operator.token"), "secret\n").unwrap();
+        make(&path, Some(&data), &SystemIds).unwrap();
+        let public = |path: std::path::PathBuf| PrivateKey::read(&path).unwrap().public();
+        for name in ["broker.pem", "coordinator.pem"] {
+            assert_eq!(public(path.join(name)), public(data.join("keys").join(name)));
+        }
+        assert_eq!(fs::read_to_string(path.join("operator.token")).unwrap(), "secret\n");
+        PeerTls::load(&path).unwrap();
     }
 
     #[test]
@@ -101,12 +129,12 @@ mod tests {
         let draft = disk::draft_of(&path);
         fs::create_dir(&draft).unwrap();
         fs::write(draft.join("broker.pem"), "half").unwrap();
-        make(&path, &SystemIds).unwrap();
+        make(&path, None, &SystemIds).unwrap();
         assert!(!draft.exists());
         let full = around.path().join("full");
         fs::create_dir(&full).unwrap();
         fs::write(full.join("letters"), "of others").unwrap();
-        assert!(matches!(make(&full, &SystemIds), Err(ClusterKeysError::Exists(_))));
+        assert!(matches!(make(&full, None, &SystemIds), Err(ClusterKeysError::Exists(_))));
         assert_eq!(fs::read_dir(&full).unwrap().count(), 1);
     }
 }

@@ -441,7 +441,7 @@ async fn show_health(mut view: watch::Receiver<View>, health: watch::Sender<http
 
 /// What entries of this cluster have, and the cluster's id. All of it comes from the name and the keys that the brokers
 /// share.
-fn expected_of(settings: &ClusterSettings, identity: &BrokerIdentity) -> (Expected, [u8; 16]) {
+pub(super) fn expected_of(settings: &ClusterSettings, identity: &BrokerIdentity) -> (Expected, [u8; 16]) {
     let id_of = |parts: &[&[u8]]| signing::sha256(parts);
     let (broker, coordinator) = (identity.key.public(), identity.coordinator.public_key().public_key);
     let cluster = id_of(&[b"baton cluster id\0", settings.name.as_bytes(), b"\0", broker.as_bytes()]);

@@ -150,6 +150,17 @@ pub(super) struct SharedKeys {
 }
 
 impl SharedKeys {
+    /// Reads the keys of a broker alone, in its data folder.
+    pub(super) fn of_broker(data: &Path) -> Result<Self, FolderError> {
+        let key = |name: &str| PrivateKey::read(&data.join("keys").join(name));
+        let token_path = data.join("operator.token");
+        let token = fs::read_to_string(&token_path).map_err(|source| FolderError::File { path: token_path, source })?;
+        Ok(Self {
+            identity: identity_of(key("broker.pem")?, key("coordinator.pem")?),
+            operator_token: Zeroizing::new(token.trim().to_owned()),
+        })
+    }
+
     /// Reads the keys. Makes none: two brokers would make different ones.
     pub(super) fn read(folder: &Path) -> Result<Self, FolderError> {
         let key = |name: &str| {
@@ -333,6 +344,11 @@ pub(super) fn make_operator_token(path: &Path, ids: &dyn IdSource) -> Result<Str
     let token = hex::encode(random_bytes(ids));
     write_whole(path, &format!("{token}\n"))?;
     Ok(token)
+}
+
+/// Copies the operator's token of a broker alone.
+pub(super) fn copy_operator_token(data: &Path, to: &Path) -> Result<(), FolderError> {
+    write_whole(to, &format!("{}\n", *SharedKeys::of_broker(data)?.operator_token))
 }
 
 fn make_folder(path: &Path) -> Result<(), FolderError> {

@@ -2,6 +2,7 @@
 //!
 //! Owns the order of start and stop. Must not know the command line: it takes a configuration and a token to stop it.
 
+pub mod cluster_init;
 pub mod cluster_keys;
 mod clustered;
 mod descriptors;

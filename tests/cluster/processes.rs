@@ -59,11 +59,15 @@ fn copy(from: &Path, to: PathBuf) {
 impl Cluster {
     /// Makes the folders, and starts no broker.
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let single = Broker::start();
-        let data = single.data();
+        Self::with_keys(&single.data(), baton().args(["cluster", "keys"]))
+    }
+
+    /// Makes the folders with the keys that this command makes, and with the certificate and the CA of a broker alone.
+    fn with_keys(data: &Path, make: &mut Command) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         let keys = folder.path().join("keys");
-        let (code, text) = exit_of(baton().args(["cluster", "keys", "--out"]).arg(&keys));
+        let (code, text) = exit_of(make.arg("--out").arg(&keys));
         assert_eq!(code, Some(0), "{text}");
         for name in ["server.pem", "server.key"] {
             copy(&data.join("tls").join(name), keys.join(name));
@@ -75,7 +79,7 @@ impl Cluster {
             ports: Vec::new(),
         };
         for (place, folder) in cluster.folders.clone().iter().enumerate() {
-            copy(&single.ca(), folder.path().join("data/tls/ca.pem"));
+            copy(&data.join("tls/ca.pem"), folder.path().join("data/tls/ca.pem"));
             write(&folder.path().join("baton.toml"), &cluster.configuration(place, "cluster"));
             let log = cluster.folder.path().join("log/cluster");
             std::os::unix::fs::symlink(log, folder.path().join(LOG_LINK)).unwrap();
@@ -200,7 +204,7 @@ pub(crate) fn open_stopped(folder: &Path) -> Arc<dyn Store> {
         let entry = entry::parse(&bytes).unwrap();
         let group = match &entry.payload {
             Payload::Group(group) => Some(group.as_ref()),
-            Payload::Takeover(_) | Payload::Confirmation => None,
+            Payload::Takeover(_) | Payload::Foundation(_) | Payload::Confirmation => None,
         };
         let link = Some(Link { hash: [0; 32], term: entry.term, level: entry.level });
         replica.apply(Mark { position, link }, group).unwrap();
@@ -249,6 +253,109 @@ async fn nothing_acknowledged_is_missing_after_any_number_of_kills_of_the_leader
     let [first, others @ ..] = &cluster.folders[..] else { panic!("there are brokers") };
     let wanted = records(first.path());
     assert!(others.iter().all(|other| records(other.path()) == wanted), "all brokers have the same records");
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        match path.is_dir() {
+            true => copy_all(&path, &to.join(name)),
+            false => copy(&path, to.join(name)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_alone_becomes_the_first_of_a_cluster_with_all_that_it_has() {
+    let single = Broker::start();
+    let mut load = Load::on(&single, SEED + 9).await;
+    load.goes_on(100).await;
+    load.audit(&single).await;
+    let init = |config: &Path| exit_of(baton().args(["cluster", "init", "--config"]).arg(config));
+    let mut cluster =
+        Cluster::with_keys(&single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
+    let path = cluster.folders[0].path().join("data");
+    let config = cluster.folders[0].path().join("baton.toml");
+    // While it runs its store is its own.
+    let of_running = cluster.folders[0].path().join("running.toml");
+    let named = fs::read_to_string(&config).unwrap().replace(&format!("{path:?}"), &format!("{:?}", single.data()));
+    write(&of_running, &named);
+    let (code, text) = init(&of_running);
+    assert_eq!(code, Some(4), "{text}");
+    let alone = single.kill();
+    fs::remove_dir_all(&path).unwrap();
+    copy_all(&alone.path().join("data"), &path);
+    // Keys of another cluster would make all receipts those of a stranger.
+    let others = cluster.folder.path().join("others");
+    assert_eq!(exit_of(baton().args(["cluster", "keys", "--out"]).arg(&others)).0, Some(0));
+    let of_others = cluster.folders[0].path().join("others.toml");
+    let keys = cluster.folder.path().join("keys");
+    write(
+        &of_others,
+        &fs::read_to_string(&config).unwrap().replace(&format!("keys = {keys:?}"), &format!("keys = {others:?}")),
+    );
+    let (code, text) = init(&of_others);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("are not those of the broker in"), "{text}");
+    let (code, text) = init(&config);
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = init(&config);
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("it belongs to cluster"), "{text}");
+    // Brokers without its content wait for it, and never lead.
+    cluster.start(1);
+    eventually("it waits for a checkpoint", async || cluster.brokers[&1].log().contains("\"role\":\"restoring\""))
+        .await;
+    cluster.start(0);
+    cluster.start(2);
+    // One that has received the content may be the first to lead.
+    let first = cluster.leader().await;
+    load.is_served_by(&cluster.brokers[&first]);
+    load.audit(&cluster.brokers[&first]).await;
+    load.goes_on(50).await;
+    for place in 1..BROKERS {
+        let broker = &cluster.brokers[&place];
+        eventually("it has the checkpoint", async || {
+            broker.log().contains("received the checkpoint of another broker")
+        })
+        .await;
+        let log = broker.log();
+        let leads = log.find("this broker leads").unwrap_or(usize::MAX);
+        assert!(log.find("received the checkpoint of another broker").unwrap() < leads, "{log}");
+    }
+    cluster.brokers.remove(&first).unwrap().kill();
+    let leader = cluster.leader().await;
+    load.is_served_by(&cluster.brokers[&leader]);
+    load.audit(&cluster.brokers[&leader]).await;
+    load.goes_on(20).await;
+    let last = cluster.brokers.remove(&leader).unwrap();
+    for (_, broker) in std::mem::take(&mut cluster.brokers) {
+        broker.stop().await;
+    }
+    load.drain(last).await;
+    println!("{load}");
+}
+
+#[test]
+fn a_log_with_entries_gets_no_first_broker() {
+    let single = Broker::start();
+    let cluster = Cluster::with_keys(&single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
+    let alone = single.kill();
+    let (path, config) = (cluster.folders[0].path().join("data"), cluster.folders[0].path().join("baton.toml"));
+    let init = || exit_of(baton().args(["cluster", "init", "--config"]).arg(&config));
+    let (code, text) = init();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("has no store of a broker"), "{text}");
+    fs::remove_dir_all(&path).unwrap();
+    copy_all(&alone.path().join("data"), &path);
+    let log = Directory::open(&cluster.folder.path().join("log/cluster")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(log.append(0, bytes::Bytes::from_static(b"of others"))).unwrap();
+    let (code, text) = init();
+    assert_eq!(code, Some(8), "{text}");
+    assert!(text.contains("the shared log of cluster has entries already"), "{text}");
+    // Its broker goes on alone.
+    drop(Broker::start_in(alone, &[]));
 }
 
 fn signal(broker: &Broker, name: &str) {

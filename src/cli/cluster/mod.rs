@@ -5,6 +5,7 @@
 
 mod check;
 mod forget;
+mod init;
 mod status;
 
 use std::path::PathBuf;
@@ -40,9 +41,21 @@ pub(super) enum ClusterCommand {
     /// Make the keys that all brokers of a cluster share. Give the folder to each broker.
     #[command(after_help = "Examples:
   baton cluster keys --out /etc/baton/cluster
+  baton cluster keys --from /var/lib/baton --out /etc/baton/cluster
 
 Exit code 3 if the folder is not empty: other keys would be another cluster. A person who has the folder can pose as a broker.")]
     Keys(KeysArgs),
+    /// Make a broker that was alone the first one of a cluster, with all that it has.
+    ///
+    /// The broker must be stopped. The shared log begins behind what its store has; the other brokers start with empty folders and
+    /// receive a copy. If the command is cut off, run it again.
+    #[command(after_help = "Examples:
+  baton cluster keys --from /var/lib/baton --out /etc/baton/cluster
+  baton cluster init --config /etc/baton/baton.toml
+
+Exit code 3: the folder or the keys do not fit, a setting of the engine is unsafe, or the store has blobs. 4: a broker has the store
+open. 8: the shared log has entries already. 9: the engine cannot be reached, or its answer was lost: run the command again.")]
+    Init(ConfigArgs),
     /// Check whether the engine of the shared log keeps its promises, and whether its settings are safe.
     ///
     /// Makes a log of its own in the engine, and deletes it afterwards.
@@ -80,6 +93,9 @@ pub(super) struct KeysArgs {
     /// The folder. It must be empty, or not be there.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
+    /// The data folder of a broker alone that becomes the first one of the cluster: its keys and its operator's token are copied.
+    #[arg(long, value_name = "FOLDER")]
+    from: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -91,17 +107,23 @@ pub(super) struct ConfigArgs {
 
 impl ConfigArgs {
     fn settings(&self) -> Result<ClusterSettings, Failure> {
-        let config = Config::read(&self.config, &Overrides::from_environment()?)?;
-        config.cluster.ok_or_else(|| {
+        self.read().map(|(_, settings)| settings)
+    }
+
+    fn read(&self) -> Result<(Config, ClusterSettings), Failure> {
+        let mut config = Config::read(&self.config, &Overrides::from_environment()?)?;
+        let settings = config.cluster.take().ok_or_else(|| {
             let problem = format!("{} has no section [cluster]: its broker is alone", self.config.display());
             Failure::new(exit::CONFIGURATION, problem)
-        })
+        })?;
+        Ok((config, settings))
     }
 }
 
 pub(super) async fn run(command: ClusterCommand, output: &Output) -> Result<(), Failure> {
     match command {
         ClusterCommand::Keys(args) => keys(&args, output),
+        ClusterCommand::Init(args) => init::run(&args, output).await,
         ClusterCommand::Check(args) => check::run(&args.settings()?, output).await,
         ClusterCommand::Status(args) => status::run(&args.settings()?, output).await,
         ClusterCommand::StepDown(args) => step_down(&args.settings()?, output).await,
@@ -110,7 +132,7 @@ pub(super) async fn run(command: ClusterCommand, output: &Output) -> Result<(), 
 }
 
 fn keys(args: &KeysArgs, output: &Output) -> Result<(), Failure> {
-    cluster_keys::make(&args.out, &SystemIds)?;
+    cluster_keys::make(&args.out, args.from.as_deref(), &SystemIds)?;
     let folder = args.out.display();
     if !output.is_table() {
         return output.value(&json!({ "keys": args.out }));

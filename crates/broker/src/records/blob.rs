@@ -11,7 +11,7 @@ use crate::{
     blobs::BlobDigest,
     ids::{AgentId, WorkspaceId},
     proto::{storage, v1},
-    store::{Key, KeyBytes, KeyRange, Table},
+    store::{Key, KeyBytes, KeyRange, Order, ReadError, Store, Table},
     time::Timestamp,
 };
 
@@ -54,6 +54,18 @@ pub struct BlobRecord {
 }
 
 impl BlobRecord {
+    /// Whether a store has a blob, or an upload that has not ended.
+    ///
+    /// # Errors
+    ///
+    /// The table cannot be read.
+    pub fn any(store: &dyn Store) -> Result<bool, ReadError> {
+        // What an agent has used comes behind both.
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let first = store.scan(Table::Blobs, all, Order::Ascending, 1)?;
+        Ok(first.first().is_some_and(|(key, _)| key.first() < Some(&USAGE)))
+    }
+
     /// The key of a blob.
     pub fn key(digest: &BlobDigest) -> Key {
         key([&[BLOB], digest, &[], &[]])

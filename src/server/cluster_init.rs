@@ -1,0 +1,156 @@
+//! The folder of a broker alone becomes that of the first broker of a cluster.
+//!
+//! Owns the order of the steps: the store notes the first entry of the shared log, the log gets it, and the store becomes one of
+//! the cluster. A founding that is cut off at any step goes on with the next call. Must not know how an entry or a table is
+//! kept.
+
+use std::path::{Path, PathBuf};
+
+use baton_cluster::{
+    driver::mark_of,
+    entry::{Chain, EntryError, Foundation, Payload, TooLarge},
+    log::{AppendError, Position, ReadError, SharedLog, Unavailable},
+    settings::ClusterSettings,
+};
+use bytes::Bytes;
+
+use super::{
+    clustered::expected_of,
+    folder::{FolderError, SharedKeys},
+};
+use crate::{
+    broker::BrokerIdentity,
+    config::Config,
+    ids::{IdSource as _, SystemIds},
+    records::BlobRecord,
+    store::{EmbeddedStore, Founding, OpenError, ReadError as RecordError},
+};
+
+/// The reason why a broker alone did not become the first of a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The data folder has no store.
+    #[error("{} has no store of a broker: a cluster without content needs no init, start its brokers", .0.display())]
+    NoStore(PathBuf),
+    /// The keys of the cluster are others than the broker's.
+    #[error(
+        "the keys in {} are not those of the broker in {}, whose receipts would be of an unknown key: make the folder with `baton \
+         cluster keys --from {} --out FOLDER`",
+        keys.display(), data.display(), data.display()
+    )]
+    OtherKeys {
+        /// The folder of the cluster's keys.
+        keys: PathBuf,
+        /// The data folder of the broker.
+        data: PathBuf,
+    },
+    /// The store has blobs, which a cluster does not keep.
+    #[error("the store in {} has blobs, and a cluster keeps none yet: nothing was changed", .0.display())]
+    Blobs(PathBuf),
+    /// The shared log has entries.
+    #[error(
+        "the shared log of {name} has entries already: nothing was changed. Choose another cluster.name, or start this broker with \
+         an empty data folder as a further member"
+    )]
+    NotEmpty {
+        /// The name of the cluster.
+        name: String,
+    },
+    /// The engine can lose acknowledged entries.
+    #[error("the shared log is unsafe: {}", .0.join("; "))]
+    Unsafe(Vec<String>),
+    /// The engine did not say whether the log has the entry.
+    #[error("the outcome is not known yet: {0}. Run the command again")]
+    Unknown(String),
+    /// The engine cannot be reached.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// A key cannot be read.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// A record cannot be read.
+    #[error(transparent)]
+    Read(#[from] RecordError),
+    /// The first entry does not fit.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The first entry is not one of this cluster.
+    #[error("the first entry of the shared log is not of this cluster: {0}")]
+    Entry(#[from] EntryError),
+}
+
+/// Makes the broker in `config.data`, which does not run, the first of its cluster.
+pub async fn init(config: &Config, settings: &ClusterSettings) -> Result<(), InitError> {
+    let (data, store) = (&config.data, config.data.join("store"));
+    if !store.join("FORMAT").exists() {
+        return Err(InitError::NoStore(data.clone()));
+    }
+    let keys = SharedKeys::read(&settings.keys)?;
+    let own = SharedKeys::of_broker(data)?;
+    if ids_of(&keys.identity) != ids_of(&own.identity) {
+        return Err(InitError::OtherKeys { keys: settings.keys.clone(), data: data.clone() });
+    }
+    let log = settings.log.open(&settings.name).await?.log;
+    let found = log.settings().await?;
+    if !found.unsafe_ones.is_empty() {
+        return Err(InitError::Unsafe(found.unsafe_ones));
+    }
+    let (expected, cluster) = expected_of(settings, &keys.identity);
+    let foundation = Payload::Foundation(Foundation {
+        cluster: expected.cluster.clone(),
+        broker: settings.broker.clone(),
+        id: Bytes::copy_from_slice(&SystemIds.random()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        keys: expected.keys.clone(),
+    });
+    let entry = Chain::EMPTY.next(&foundation, &expected, log.entry_bytes_max())?;
+    let folder = store.clone();
+    let begun = tokio::task::spawn_blocking(move || begin(&folder, entry)).await;
+    let founding = begun.map_err(|error| InitError::Unknown(error.to_string()))??;
+    match append(&*log, founding.entry()).await {
+        Ok(()) => {}
+        Err(InitError::NotEmpty { .. }) => {
+            founding.cancel()?;
+            return Err(InitError::NotEmpty { name: settings.name.clone() });
+        }
+        Err(error) => return Err(error),
+    }
+    let mut chain = Chain::EMPTY;
+    chain.follow(founding.entry(), &expected)?;
+    Ok(founding.finish(&cluster, mark_of(chain))?)
+}
+
+fn begin(store: &Path, entry: Bytes) -> Result<Founding, InitError> {
+    match EmbeddedStore::open(store) {
+        Ok(opened) if BlobRecord::any(&opened)? => return Err(InitError::Blobs(store.into())),
+        Ok(_) => {}
+        // It was looked at before.
+        Err(OpenError::Founding { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(Founding::begin(store, || entry)?)
+}
+
+/// Makes an entry the first of the log, unless it is that already.
+async fn append(log: &dyn SharedLog, entry: &Bytes) -> Result<(), InitError> {
+    const FIRST: Position = 1;
+    match log.append(FIRST - 1, entry.clone()).await {
+        Ok(()) => Ok(()),
+        Err(AppendError::TooLarge { bytes, bytes_max }) => Err(TooLarge { bytes, bytes_max }.into()),
+        Err(AppendError::Unknown(problem)) => Err(InitError::Unknown(problem)),
+        Err(AppendError::Fenced) => match log.read(FIRST, 1).await {
+            Ok(entries) if entries.first().is_some_and(|(_, first)| first == entry) => Ok(()),
+            Ok(_) | Err(ReadError::Trimmed { .. }) => Err(InitError::NotEmpty { name: String::new() }),
+            Err(ReadError::Unavailable(error)) => Err(error.into()),
+            Err(ReadError::Damaged(problem)) => Err(InitError::Unknown(problem)),
+        },
+    }
+}
+
+/// What tells two identities apart: the keys of the broker and of its coordinator.
+fn ids_of(identity: &BrokerIdentity) -> (Vec<u8>, Vec<u8>) {
+    (identity.key.public().as_bytes().to_vec(), identity.coordinator.public_key().public_key.to_vec())
+}

@@ -41,8 +41,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = "how-to"
-# tests/packages/check.py has the files that this page installs, and runs it.
-RUN_ELSEWHERE = {"install.md"}
+# tests/packages/check.py has the files that the one installs, tests/frameworks/check.py the models of the other; they run them.
+RUN_ELSEWHERE = {"install.md", "frameworks-by-mcp.md"}
 LAB = "lab"
 LANGUAGES = (HOW_TO, LAB, "python", "go", "typescript", "java", "rust")
 DEFAULT_PORT = 22866

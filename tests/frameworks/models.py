@@ -1,8 +1,8 @@
 """Models that follow a script, behind the HTTP interfaces of OpenAI, Anthropic and Gemini, on a port of this machine.
 
 A framework is given http://127.0.0.1:PORT/ROLE as the address of its provider, and speaks to it as to the real one. The
-role, "desk" or "billing", chooses the script: a function of the calls that the model made so far and of their results. It
-gives the next call, or the text that ends the run.
+role, "desk" or "billing", chooses the script: from the calls that the model made so far and their results it gives the next
+call, or the text that ends the run. A call keeps to the schema that the framework sends with the tool.
 """
 
 import itertools
@@ -16,6 +16,8 @@ from typing import Any
 
 import jsonschema
 
+QUESTION = "What does the customer owe?"
+FLIGHT = "Book a flight."
 ANSWER = "Customer 4711 owes 42.50."
 # For a call of a tool. CrewAI gives a call 30 s.
 TOOL_WAIT_SECONDS = 3
@@ -66,40 +68,52 @@ def fitted(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def desk(results: list[Result], has_data: bool, until_billing_has_looked: Callable[[], None]) -> Call | str:
-    """Asks an agent that does not exist, then billing."""
-    match [result.tool for result in results]:
-        case []:
-            return Call("delegate", {"to": "type:nobody", "summary": "What does customer 4711 owe?"})
-        case ["delegate"]:
-            refusal = results[-1]
-            assert refusal.find("reason") == "RECEIVER_UNKNOWN", refusal
-            assert refusal.is_error is not False, refusal
-            until_billing_has_looked()
-            arguments = {"to": "type:billing", "summary": "What does the customer owe?", "wait_seconds": 0}
-            more = {"context": {"customer": {"number": 4711}}} if has_data else {"details": "It is customer 4711."}
-            return Call("delegate", arguments | more)
-        case ["delegate", "delegate", *waits]:
-            assert set(waits) <= {"wait"}, waits
-            if not waits or results[-1].find("state") != "RETURNED":
-                return Call("wait", {"id": results[1].find("handoff_id"), "wait_seconds": TOOL_WAIT_SECONDS})
-            return f"Billing says: {results[-1].find('response' if has_data else 'details')}"
-    raise AssertionError(results)
+@dataclass
+class Desk:
+    """Asks an agent that does not exist, then billing for what it declines, then for what it does."""
+
+    # Waits until billing looks into its inbox.
+    until_billing_looks: Callable[[], object]
+    # A command that takes each task declines none.
+    billing_declines: bool = True
+
+    def next(self, results: list[Result], has_data: bool) -> Call | str:
+        if not results:
+            return Call("delegate", {"to": "type:nobody", "summary": QUESTION})
+        refusal, *others = results
+        assert refusal.find("reason") == "RECEIVER_UNKNOWN", refusal
+        assert refusal.is_error is not False, refusal
+        flight = Call("delegate", {"to": "type:billing", "summary": FLIGHT, "wait_seconds": 0})
+        more = {"context": {"customer": {"number": 4711}}} if has_data else {"details": "It is customer 4711."}
+        question = Call("delegate", {"to": "type:billing", "summary": QUESTION, "wait_seconds": 0} | more)
+        if not others:
+            self.until_billing_looks()
+            return flight if self.billing_declines else question
+        last = results[-1]
+        lent = max(index for index, result in enumerate(results) if result.tool == "delegate")
+        if last.find("state") == "REJECTED":
+            assert "no candidate took the handoff" in last.text and "NO_SKILL" in last.text, last
+            return question
+        if last.find("state") == "RETURNED":
+            return f"Billing says: {last.find('response' if has_data else 'details')}"
+        return Call("wait", {"id": results[lent].find("handoff_id"), "wait_seconds": TOOL_WAIT_SECONDS})
 
 
 def billing(results: list[Result], has_data: bool) -> Call | str:
-    """Takes a task from the inbox, and reports its result. Looks until there is one: the same call has another result then."""
-    done = {result.tool: result for result in results}
-    if "report" in done:
-        assert done["report"].find("status") == "COMPLETED", done["report"]
+    """Looks into the inbox, declines what it cannot do, takes the question, and reports its result."""
+    last = results[-1] if results else Result("", "")
+    if last.tool == "report":
+        assert last.find("status") == "COMPLETED", last
         return "The task is done."
-    if "take_task" in done:
-        taken = done["take_task"]
-        assert "4711" in taken.text, taken
+    if last.tool == "take_task":
+        assert "4711" in last.text, last
         more = {"result": {"response": ANSWER}} if has_data else {"details": ANSWER}
-        return Call("report", {"task_id": taken.find("task_id"), "status": "COMPLETED"} | more)
-    if "handoff_id" in getattr(done.get("inbox"), "text", ""):
-        return Call("take_task", {"handoff_id": done["inbox"].find("handoff_id")})
+        return Call("report", {"task_id": last.find("task_id"), "status": "COMPLETED"} | more)
+    if last.tool == "inbox" and "handoff_id" in last.text:
+        if FLIGHT in last.text:
+            return Call("decline_task", {"handoff_id": last.find("handoff_id"), "reason": "NO_SKILL"})
+        return Call("take_task", {"handoff_id": last.find("handoff_id")})
+    # The same call as before has another result now.
     return Call("inbox", {"wait_seconds": TOOL_WAIT_SECONDS})
 
 
@@ -288,6 +302,7 @@ class Models:
     failures: list[str] = field(default_factory=list)
 
     def __enter__(self) -> "Models":
+        self._desk = Desk(self._until_billing_looks)
         self._desk_waits, self._billing_has_looked = threading.Event(), threading.Event()
         self._numbers = itertools.count(1)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -301,19 +316,20 @@ class Models:
         self._server.server_close()
 
     def begin(self) -> None:
-        """Lets desk lend its task, where billing is no model that looks into an inbox."""
+        """Lets desk begin, where billing is a command that takes each task."""
+        self._desk.billing_declines = False
         self._billing_has_looked.set()
 
     def _next(self, role: str, results: list[Result], has_data: bool) -> Call | str:
         if role == "desk":
-            return desk(results, has_data, self._until_billing_has_looked)
+            return self._desk.next(results, has_data)
         if results:
             self._billing_has_looked.set()
         else:
             self._desk_waits.wait(WAIT_SECONDS)
         return billing(results, has_data)
 
-    def _until_billing_has_looked(self) -> None:
+    def _until_billing_looks(self) -> None:
         self._desk_waits.set()
         self._billing_has_looked.wait(WAIT_SECONDS)
 

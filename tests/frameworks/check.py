@@ -4,8 +4,8 @@ check.py BATON PYTHON CREW MODULES [NAME...]: the program, the environment of th
 folder of those of npm; then the headings of the page to run, all by default.
 
 For each framework the page's commands run as they stand: billing looks into its inbox; desk asks an agent that does not exist
-and is refused, asks billing for what billing declines, then lends a task to billing, and says the result. The models of models.py stand in for those of the providers.
-Ends with a line a framework, or with what failed.
+and is refused, asks billing for what billing declines, then lends a task to billing, and says the result. The models of
+models.py stand in for those of the providers. Ends with a line a framework, or with what failed.
 """
 
 import importlib.util

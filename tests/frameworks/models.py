@@ -22,7 +22,7 @@ ANSWER = "Customer 4711 owes 42.50."
 # For a call of a tool. CrewAI gives a call 30 s.
 TOOL_WAIT_SECONDS = 3
 # For the other side.
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 CORE_TOOLS = {
     "find_agents", "delegate", "hand_over", "wait", "take_back", "inbox", "take_task", "decline_task", "report", "ask",
     "answer", "get_task",

@@ -4,7 +4,7 @@
 #
 #   BATON_BIN=target/debug/baton tests/frameworks/run.sh [HEADING...]
 #
-# With headings of the page, only those. Needs python3 with venv, and node. Installs the exact versions of the requirements and of
+# With headings of the page, for example "Google ADK", only those. Needs python3 with venv, and node. Installs the exact versions of the requirements and of
 # package-lock.json, from PyPI and npm, into BATON_CI_CACHE, about 950 MB: the program of the Claude Agent SDK is 370 of them.
 # Ends with one line a framework, or fails; with exit code 75 if a registry cannot be reached.
 set -euo pipefail

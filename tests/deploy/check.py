@@ -4,7 +4,8 @@
 
 `helm lint` and `helm template` with several values; each object by the schemas of Kubernetes; the compose files by their schema;
 `baton serve --check` with the configuration and the environment of both, and a broker that is asked by the health check of the
-compose file. The three brokers of the other compose file act as one. Values that the chart cannot use are refused. The unit is verified where systemd-analyze is there.
+compose file. Three brokers with what the chart of a cluster gives them act as one, and answer its probes; so do those of the other
+compose file. Values that the chart cannot use are refused. The unit is verified where systemd-analyze is there.
 """
 
 import argparse
@@ -17,8 +18,11 @@ import sys
 import tempfile
 import time
 import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jsonschema
 import kubernetes_validate
@@ -63,6 +67,25 @@ ALL = {
     "priorityClassName": "high",
 }
 FEW = {**LEAST, "metrics": {"enabled": False}, "podDisruptionBudget": {"enabled": False}}
+OF_CLUSTER = {"enabled": True, "keysSecretName": "brokers", "log": {"secretName": "database"}}
+CLUSTER = {**LEAST, "cluster": OF_CLUSTER}
+CLUSTER_ALL = {
+    **ALL,
+    "cluster": {
+        **OF_CLUSTER,
+        "replicas": 5,
+        "name": "agents.1",
+        "log": {"secretName": "database", "caSecretName": "database-ca"},
+        "lease": "2s",
+        "logKeep": "12h",
+        "logBytesMax": 107374182400,
+        "zones": "DoNotSchedule",
+    },
+}
+# The chosen values of a cluster, each with its key in the configuration.
+KEYS_OF_CLUSTER = {"name": "name", "lease": "lease", "logKeep": "log_keep", "logBytesMax": "log_bytes_max"}
+# What the secret with the address of the database has.
+DATABASE = "postgres://baton:secret@db.internal/baton?sslmode=verify-full"
 # Values that are refused, each with a word of the reason.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "secretName"),
@@ -72,6 +95,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**LEAST, "config": {"handoff": {"Accept": "x"}}}, "Accept"),
     ({**LEAST, "podDisruptionBudget": {"maxUnavailable": 2}}, "maxUnavailable"),
     ({**LEAST, "persistence": {"size": "much"}}, "size"),
+    ({**LEAST, "config": {"cluster": {"lease": "2s"}}}, "cluster"),
+    ({**LEAST, "cluster": {**OF_CLUSTER, "keysSecretName": ""}}, "baton cluster keys --out keys"),
+    ({**LEAST, "cluster": {**OF_CLUSTER, "log": {}}}, "cluster.log.secretName is missing"),
+    ({**CLUSTER, "metrics": {"enabled": False}}, "the probes of a cluster"),
+    ({**LEAST, "cluster": {**OF_CLUSTER, "replicas": 1}}, "replicas"),
+    ({**LEAST, "cluster": {**OF_CLUSTER, "zones": "Never"}}, "zones"),
+    ({**LEAST, "cluster": {**OF_CLUSTER, "name": "a/b"}}, "name"),
 ]
 
 
@@ -116,16 +146,22 @@ class Files:
         self.tls = {"crt": made / "tls" / "server.pem", "key": made / "tls" / "server.key"}
         for name in ("tls", "clients", "operators", "policy"):
             (folder / "etc" / name).mkdir(parents=True)
+        run(baton, "cluster", "keys", "--out", folder / "etc" / "cluster", env=clean_environment({}))
         for name, path in self.tls.items():
             shutil.copy(path, folder / "etc" / "tls" / f"tls.{name}")
         shutil.copy(made / "tls" / "ca.pem", folder / "etc" / "clients" / "ca.crt")
         (folder / "etc" / "operators" / "keys.pem").write_text(json.dumps(KEYS), "utf-8")
         (folder / "etc" / "policy" / "rules.cedar").write_text('@id("none") forbid (principal, action, resource);\n', "utf-8")
 
+    def write(self, text: str, name: str = "baton.toml") -> Path:
+        """A configuration whose files are in this folder."""
+        path = self.folder / name
+        path.write_text(text.replace("/etc/baton/", f"{self.folder}/etc/"), "utf-8")
+        return path
+
     def check(self, text: str, environment: dict[str, str]) -> dict[str, Any]:
         """What `baton serve --check` makes of a configuration."""
-        path = self.folder / "baton.toml"
-        path.write_text(text.replace("/etc/baton/", f"{self.folder}/etc/"), "utf-8")
+        path = self.write(text)
         printed = run(self.baton, "serve", "--config", path, "--check", env=clean_environment(environment))
         return tomllib.loads(printed)
 
@@ -141,7 +177,7 @@ def objects_of(helm: Path, values: Path) -> list[dict[str, Any]]:
 def check_chart(helm: Path, files: Files) -> None:
     """The chart is valid with each of the values, and a broker takes its configuration."""
     values = files.folder / "values.yaml"
-    for chosen in (LEAST, FEW, ALL):
+    for chosen in (LEAST, FEW, ALL, CLUSTER, CLUSTER_ALL):
         values.write_text(json.dumps(chosen), "utf-8")
         run(helm, "lint", "--strict", CHART, "--values", values, "--kube-version", KUBERNETES)
         objects = objects_of(helm, values)
@@ -151,10 +187,15 @@ def check_chart(helm: Path, files: Files) -> None:
         expected = ["ConfigMap", "Service", "StatefulSet"]
         if chosen is not FEW:
             expected += ["PodDisruptionBudget", "Service"]
+        if "cluster" in chosen:
+            expected += ["Service"]
         expect(kinds == sorted(expected), f"the objects are {kinds}")
         names = {(document["kind"], document["metadata"]["name"]) for document in objects}
         expect(len(names) == len(objects), f"two objects have the same name: {names}")
         check_pod(objects, chosen, files)
+        if "cluster" in chosen:
+            check_objects_of_a_cluster(objects, chosen["cluster"])
+        check_notes(helm, values, files, chosen)
     for chosen, reason in REFUSED:
         values.write_text(json.dumps(chosen), "utf-8")
         code, _, errors = outcome(helm, "template", "one", CHART, "--values", values, "--kube-version", KUBERNETES)
@@ -165,18 +206,82 @@ def check_chart(helm: Path, files: Files) -> None:
     print(f"chart: {KUBERNETES}, {len(REFUSED)} values refused")
 
 
+def environment_of(container: dict[str, Any], pod: str) -> dict[str, str]:
+    """The environment of a container, as Kubernetes makes it for the pod of this name."""
+    environment: dict[str, str] = {}
+    for entry in container["env"]:
+        source = entry.get("valueFrom", {})
+        if source.get("fieldRef") == {"fieldPath": "metadata.name"}:
+            value = pod
+        elif source.get("secretKeyRef") == {"name": "database", "key": "url"}:
+            value = DATABASE
+        elif "value" in entry:
+            value = re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], entry["value"])
+        else:
+            continue
+        environment[entry["name"]] = value
+    return environment
+
+
+def check_objects_of_a_cluster(objects: list[dict[str, Any]], chosen: dict[str, Any]) -> None:
+    """The pods find each other, are spread, and are evicted one at a time."""
+    of_kind: dict[str, dict[str, Any]] = {}
+    for document in objects:
+        of_kind[f"{document['kind']} {document['metadata']['name']}"] = document.get("spec", {})
+    stateful = of_kind["StatefulSet one-baton"]
+    expect(stateful["serviceName"] == "one-baton-peers", "the names of the pods are those of another service")
+    for name in ("one-baton-peers", "one-baton-metrics"):
+        service = of_kind[f"Service {name}"]
+        expect(service["clusterIP"] == "None" and service["publishNotReadyAddresses"], f"{name} does not lead to each pod")
+    clients = of_kind["Service one-baton"]
+    expect("publishNotReadyAddresses" not in clients, "agents reach a broker that is not ready")
+    expect([port["port"] for port in clients["ports"]] == [22866], "agents reach another port than theirs")
+    expect(of_kind["PodDisruptionBudget one-baton"]["maxUnavailable"] == 1, "two pods may be evicted at a time")
+    labels = stateful["template"]["metadata"]["labels"].items()
+    spread = {}
+    for rule in stateful["template"]["spec"]["topologySpreadConstraints"]:
+        selected = rule["labelSelector"]["matchLabels"].items()
+        expect(rule["maxSkew"] == 1 and selected <= labels, f"the pods are not spread: {rule}")
+        spread[rule["topologyKey"]] = rule["whenUnsatisfiable"]
+    zones = chosen.get("zones", "ScheduleAnyway")
+    expected = {"kubernetes.io/hostname": "DoNotSchedule", "topology.kubernetes.io/zone": zones}
+    expect(spread == expected, f"the pods are spread by {spread}")
+    (container,) = stateful["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        expect(container[probe]["httpGet"]["port"] == "metrics", f"the {probe} asks a port that a follower passes on")
+
+
+def check_notes(helm: Path, values: Path, files: Files, chosen: dict[str, Any]) -> None:
+    """The notes of an installation name the pod, and files that it has."""
+    chart = files.folder / "noted"
+    shutil.copytree(CHART, chart, dirs_exist_ok=True)
+    # Without Kubernetes helm prints objects alone: so the notes are the text of one.
+    shutil.copy(chart / "templates" / "NOTES.txt", chart)
+    (chart / "templates" / "noted.yaml").write_text('noted: {{ tpl (.Files.Get "NOTES.txt") . | quote }}\n', "utf-8")
+    only = ("--show-only", "templates/noted.yaml", "--kube-version", KUBERNETES)
+    printed = run(helm, "template", "one", chart, "--namespace", "agents", "--values", values, *only)
+    notes = yaml.safe_load(printed)["noted"]
+    token = "/etc/baton/cluster" if "cluster" in chosen else "/var/lib/baton/data"
+    for part in ("one-baton.agents.svc:22866", f"exec one-baton-0 -- cat {token}/operator.token"):
+        expect(part in notes, f"the notes lack {part!r}:\n{notes}")
+    expect(("baton cluster status" in notes) == ("cluster" in chosen), f"the notes are of another case:\n{notes}")
+
+
 def check_pod(objects: list[dict[str, Any]], chosen: dict[str, Any], files: Files) -> None:
-    """The pod is one, runs as the user of the image, and its broker takes the configuration."""
+    """The pods are as many as chosen, run as the user of the image, and their brokers take the configuration."""
     (stateful,) = (document for document in objects if document["kind"] == "StatefulSet")
     (config,) = (document for document in objects if document["kind"] == "ConfigMap")
     pod = stateful["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    expect(stateful["spec"]["replicas"] == 1, "a broker has no replicas")
+    of_cluster = chosen.get("cluster", {})
+    replicas = of_cluster.get("replicas", 3) if of_cluster else 1
+    expect(stateful["spec"]["replicas"] == replicas, f"there are not {replicas} pods")
     user = pod["securityContext"]["runAsUser"]
     for image in ("Containerfile", "Containerfile.ready"):
         expect(f"--uid {user} " in (DEPLOY / image).read_text("utf-8"), f"{image} has another user than {user}")
     named = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     wanted = {chosen["tls"]["secretName"], chosen["tls"].get("clientCaSecretName"), chosen.get("operators", {}).get("secretName")}
+    wanted |= {of_cluster.get("keysSecretName"), of_cluster.get("log", {}).get("caSecretName")}
     expect(named == {name for name in wanted if name}, f"the pod has the secrets {named}")
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     given = {volume["name"] for volume in pod["volumes"]} | {
@@ -189,8 +294,15 @@ def check_pod(objects: list[dict[str, Any]], chosen: dict[str, Any], files: File
         expect(service["spec"]["selector"].items() <= labels.items(), "a service selects another pod")
         targets = {port["targetPort"] for port in service["spec"]["ports"]}
         expect(targets <= ports, f"a service has {targets}, and the pod {ports}")
-    environment = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
-    seen = files.check(config["data"]["baton.toml"], environment)
+    seen = files.check(config["data"]["baton.toml"], environment_of(container, "one-baton-2"))
+    expect(("cluster" in seen) == bool(of_cluster), "a broker alone is no member of a cluster")
+    if of_cluster:
+        cluster = seen["cluster"]
+        expect(cluster["broker"] == "one-baton-2", f"the broker is {cluster['broker']}")
+        expect(cluster["peer_address"] == "one-baton-2.one-baton-peers.agents.svc:22867", f"it is at {cluster['peer_address']}")
+        expect(cluster["log"] == DATABASE.replace(":secret", ""), f"the log is {cluster['log']}")
+        for value, key in KEYS_OF_CLUSTER.items():
+            expect(value not in of_cluster or cluster[key] == of_cluster[value], f"{key} is {cluster[key]}")
     for section, keys in chosen.get("config", {}).items():
         for key, value in keys.items() if isinstance(keys, dict) else [(section, keys)]:
             found = seen[section][key] if isinstance(keys, dict) else seen[section]
@@ -205,6 +317,136 @@ def compose_file(name: str, schema: Path) -> dict[str, Any]:
     compose = yaml.safe_load(text)
     jsonschema.validate(compose, json.loads(schema.read_text("utf-8")))
     return compose
+
+
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    """Waits until it is so. Raises CheckFailedError if it is not in time."""
+    end = time.monotonic() + WITHIN_SECONDS
+    while not is_so():
+        expect(time.monotonic() < end, f"not in time: {what}")
+        time.sleep(0.05)
+
+
+class Brokers:
+    """Brokers of this machine with the environment of a cluster elsewhere, over a log in a folder and at addresses of their own."""
+
+    def __init__(self, baton: Path, folder: Path) -> None:
+        self.baton = baton
+        self.folder = folder
+        self.configurations: dict[str, tuple[Path, dict[str, str]]] = {}
+        self.metrics: dict[str, str] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def add(self, name: str, configuration: Path, environment: dict[str, str]) -> None:
+        """A broker that is not started yet."""
+        peer, self.metrics[name] = (f"127.0.0.1:{held_port()}" for _ in range(2))
+        changes = {
+            "BATON__LISTEN": "127.0.0.1:0",
+            "BATON__DATA": str(self.folder / name),
+            "BATON__METRICS__LISTEN": self.metrics[name],
+            "BATON__CLUSTER__LOG": f"file://{self.folder}/log",
+            "BATON__CLUSTER__PEER_LISTEN": peer,
+            "BATON__CLUSTER__PEER_ADDRESS": peer,
+        }
+        self.configurations[name] = (configuration, clean_environment(environment | changes))
+
+    def start(self, name: str) -> None:
+        """Starts a broker, also one that has ended."""
+        configuration, environment = self.configurations[name]
+        command = [self.baton, "serve", "--config", configuration]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log)
+
+    def end(self, name: str) -> None:
+        """Ends a broker in order."""
+        process = self.processes.pop(name)
+        process.terminate()
+        code = process.wait(WITHIN_SECONDS)
+        expect(code == 0, f"{name} ends with exit code {code}")
+
+    def __enter__(self) -> Self:
+        for name in self.configurations:
+            self.start(name)
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        codes = {name: process.wait(WITHIN_SECONDS) for name, process in self.processes.items()}
+        if kind is None:
+            expect(set(codes.values()) == {0}, f"the brokers end with exit codes {codes}")
+
+    def roles(self) -> dict[str, str]:
+        """The role of each broker that runs, as the first one of them tells it. Empty while none leads."""
+        self.expect_alive()
+        configuration, environment = self.configurations[next(iter(self.processes))]
+        command = [self.baton, "cluster", "status", "--config", configuration, "--output", "json"]
+        code, printed, _ = outcome(*command, env=environment)
+        members = json.loads(printed)["members"] if code == 0 else []
+        return {member["broker"]: member["role"] for member in members if member["broker"] in self.processes}
+
+    def one_leads(self) -> str:
+        """The name of the broker that leads, once all others that run follow."""
+        expected = ["following"] * (len(self.processes) - 1) + ["leading"]
+        roles: dict[str, str] = {}
+
+        def is_so() -> bool:
+            roles.clear()
+            roles.update(self.roles())
+            return sorted(roles.values()) == expected
+
+        until(f"one of {list(self.processes)} leads", is_so)
+        return next(name for name, role in roles.items() if role == "leading")
+
+    def expect_alive(self) -> None:
+        """Raises CheckFailedError if a broker has ended by itself."""
+        for name, process in self.processes.items():
+            code = process.poll()
+            log = (self.folder / f"{name}.log").read_text("utf-8")[-2000:] if code is not None else ""
+            expect(code is None, f"{name} ends with exit code {code}:\n{log}")
+
+    def answer(self, name: str, path: str) -> tuple[int, str]:
+        """What a broker answers on the port of its metrics; 0 while it does not."""
+        self.expect_alive()
+        try:
+            with urllib.request.urlopen(f"http://{self.metrics[name]}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode().strip()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode().strip()
+        except OSError:
+            return 0, ""
+
+
+def check_chart_of_a_cluster(helm: Path, files: Files) -> None:
+    """Three brokers with the configuration and the environment of the pods act as one, and answer the probes of the pods."""
+    values = files.folder / "values.yaml"
+    values.write_text(json.dumps(CLUSTER), "utf-8")
+    objects = objects_of(helm, values)
+    (stateful,) = (document for document in objects if document["kind"] == "StatefulSet")
+    (config,) = (document for document in objects if document["kind"] == "ConfigMap")
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    startup, alive, ready = (container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe"))
+    folder = files.folder / "pods"
+    folder.mkdir()
+    path = files.write(config["data"]["baton.toml"], "pods.toml")
+    cluster = Brokers(files.baton, folder)
+    for place in range(stateful["spec"]["replicas"]):
+        pod = f"{stateful['metadata']['name']}-{place}"
+        cluster.add(pod, path, environment_of(container, pod))
+    with cluster:
+        for pod in cluster.configurations:
+            for probe in (startup, alive, ready):
+                until(f"{pod} answers {probe}", lambda pod=pod, probe=probe: cluster.answer(pod, probe)[0] == 200)
+        first = cluster.one_leads()
+        said = {pod: cluster.answer(pod, ready)[1] for pod in cluster.configurations}
+        expect(sorted(said.values()) == ["following", "following", "ready"], f"the pods say {said}")
+        # As an update does with each pod: another broker leads, and the pod comes back with its volume.
+        cluster.end(first)
+        second = cluster.one_leads()
+        cluster.start(first)
+        until(f"{first} is ready again", lambda: cluster.answer(first, ready) == (200, "following"))
+        expect(cluster.one_leads() == second, "a broker that comes back leads again")
+    print(f"chart of a cluster: ready, one of {len(cluster.configurations)} leads; another one after its end")
 
 
 def check_compose(schema: Path, files: Files) -> None:
@@ -261,7 +503,7 @@ def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
     head = (DEPLOY / "compose.cluster.yml").read_text("utf-8")
     expect(f"setup cluster keys --out {place}/cluster\n" in head, "the file does not say how to make the keys")
     expect(f"--make-certificate broker.example.com --data {place}\n" in head, "the file does not say how to make a certificate")
-    processes: dict[str, tuple[subprocess.Popen[str], list[str], dict[str, str]]] = {}
+    cluster = Brokers(files.baton, folder)
     ports = set()
     for name, service in brokers.items():
         environment = service["environment"]
@@ -278,41 +520,15 @@ def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
         # As it is, but for the places of files: the address of the database is taken.
         seen = tomllib.loads(run(files.baton, "serve", "--config", path, "--check", env=clean_environment(inside)))
         expect(seen["cluster"]["log"] == "postgres://baton@db/baton?sslmode=disable", f"the log is {seen['cluster']['log']}")
-        peer = f"127.0.0.1:{held_port()}"
-        changes = {
-            "BATON__LISTEN": "127.0.0.1:0",
-            "BATON__DATA": str(folder / name),
-            "BATON__METRICS__LISTEN": "127.0.0.1:0",
-            "BATON__CLUSTER__LOG": f"file://{folder}/log",
-            "BATON__CLUSTER__PEER_LISTEN": peer,
-            "BATON__CLUSTER__PEER_ADDRESS": peer,
-        }
         command = [files.baton if part == "/usr/local/bin/baton" else part for part in service["healthcheck"]["test"][1:]]
-        command = [str(folder / name) if part == at else str(part) for part in command]
-        started = clean_environment(inside | changes)
-        process = subprocess.Popen(
-            [files.baton, "serve", "--config", path], env=started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
-        )
-        processes[name] = (process, command, started)
+        expect(at in command, f"the health check of {name} asks another folder than the one of the volume")
+        cluster.add(name, path, inside)
     expect(len(ports) == len(brokers), f"two brokers have the same published port: {ports}")
-    try:
-        end = time.monotonic() + WITHIN_SECONDS
-        for name, (process, command, environment) in processes.items():
-            while outcome(*command, env=environment)[:2] != (0, "ready\n"):
-                expect(process.poll() is None, f"{name} ends with exit code {process.returncode}")
-                expect(time.monotonic() < end, f"{name} is not healthy in time")
-                time.sleep(0.05)
-        environment = processes["b1"][2]
-        status = json.loads(
-            run(files.baton, "cluster", "status", "--config", folder / "b1.toml", "--output", "json", env=environment)
-        )
-        roles = sorted(member["role"] for member in status["members"])
-        expect(roles == ["following", "following", "leading"], f"the brokers are {roles}")
-    finally:
-        for process, _, _ in processes.values():
-            process.terminate()
-        codes = {name: process.wait(WITHIN_SECONDS) for name, (process, _, _) in processes.items()}
-    expect(set(codes.values()) == {0}, f"the brokers end with exit codes {codes}")
+    with cluster:
+        for name in brokers:
+            asked = [str(folder / name) if part == at else str(part) for part in command]
+            until(f"{name} is healthy", lambda asked=asked: outcome(*asked, env=clean_environment({}))[:2] == (0, "ready\n"))
+        cluster.one_leads()
     print("compose of a cluster: healthy, one of three leads")
 
 
@@ -345,6 +561,7 @@ def main() -> None:
         baton = arguments.baton.resolve()
         files = Files(baton, Path(folder))
         check_chart(arguments.helm, files)
+        check_chart_of_a_cluster(arguments.helm, files)
         check_compose(arguments.compose_schema, files)
         check_compose_of_a_cluster(arguments.compose_schema, files)
         check_unit(baton, Path(folder))

@@ -21,3 +21,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "baton.text" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
 {{- end }}
+
+{{/* Fails with words if the values of a cluster do not fit together. */}}
+{{- define "baton.clusterCheck" -}}
+{{- with .Values.cluster }}
+{{- if .enabled }}
+{{- if not .keysSecretName }}
+{{- fail "cluster.keysSecretName is missing: make the keys of the brokers with `baton cluster keys --out keys`, put them into a secret with `kubectl create secret generic baton-cluster --from-file=keys`, and name the secret" }}
+{{- end }}
+{{- if not .log.secretName }}
+{{- fail "cluster.log.secretName is missing: put the address of the database into a secret with `kubectl create secret generic baton-log --from-literal=url=postgres://...`, and name the secret" }}
+{{- end }}
+{{- if not $.Values.metrics.enabled }}
+{{- fail "metrics.enabled is false: the probes of a cluster ask the port of the metrics, because a follower passes its other port on to the leader" }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -45,6 +45,7 @@ impl Member {
     }
 
     fn entries_read(&mut self, now: Duration, from: Position, outcome: Result<Vec<(Position, Bytes)>, ReadError>) {
+        let compares = from == self.chain.position;
         match outcome {
             // The log begins behind a store that this broker does not have.
             Ok(entries) if self.is_founded(&entries) => self.begin_restore(now, 2),
@@ -53,7 +54,13 @@ impl Member {
                 Ok(0) if self.chain.position < self.known.position => {
                     self.diverge(Divergence::WentBack { position: self.known.position });
                 }
-                Ok(count) => self.read_done(now, count),
+                Ok(count) => {
+                    // A new entry has the hash of the own last one. A log without an entry has none to compare.
+                    if compares || count > 0 || self.chain.position == 0 {
+                        self.compare_due = now + self.config.lease;
+                    }
+                    self.read_done(now, count);
+                }
                 Err(divergence) => self.stop_at(divergence),
             },
             Err(ReadError::Trimmed { first }) if first > self.chain.position + 1 => self.begin_restore(now, first),
@@ -79,7 +86,6 @@ impl Member {
     }
 
     fn read_done(&mut self, now: Duration, count: usize) {
-        self.compare_due = now + self.config.lease;
         self.log_due = now + if count > 0 { READ_BUSY } else { READ_IDLE };
         if self.role == Role::Claiming {
             self.log_due = now;

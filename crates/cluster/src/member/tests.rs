@@ -301,6 +301,27 @@ fn a_log_that_went_back_is_seen_by_leader_follower_and_peer() {
 }
 
 #[test]
+fn a_follower_sees_within_a_lease_that_an_idle_log_went_back() {
+    let engine = Memory::default();
+    let mut leader = World::leading(&engine, "b1");
+    leader.propose("one");
+    let mut follower = World::new(&engine, "b2");
+    let pace = Duration::from_millis(500);
+    let together = |leader: &mut World, follower: &mut World, span: Duration| {
+        for _ in 0..span.as_millis() / pace.as_millis() {
+            leader.run(pace);
+            follower.run(pace);
+        }
+    };
+    together(&mut leader, &mut follower, LEASE * 3);
+    assert_eq!((leader.member.role(), follower.member.role()), (&Role::Leading, &Role::Following));
+    engine.lose_tail(1);
+    together(&mut leader, &mut follower, LEASE + pace);
+    assert_eq!(*leader.member.role(), Role::Leading, "it appends nothing");
+    assert_eq!(*follower.member.role(), Role::Diverged(Divergence::WentBack { position: 2 }));
+}
+
+#[test]
 fn a_trimmed_log_is_restored_from_a_peer() {
     let engine = Memory::default();
     let mut leader = World::leading(&engine, "b1");

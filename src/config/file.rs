@@ -17,6 +17,7 @@ use crate::{
     blobs::BucketOptions,
     broker::{DEFAULT_DATA, DEFAULT_LISTEN, jwt::TokenTerms},
     policy::Policies,
+    store::bucket::BucketProblem,
     traces::Options as TraceOptions,
 };
 
@@ -219,20 +220,15 @@ impl BlobsSection {
             };
         };
         let bucket = BucketOptions { url, endpoint, region, allow_http: allow_http.unwrap_or_default() };
-        if let Err(problem) = bucket.parts() {
-            return refused(format!("blobs.url {problem}"));
-        }
-        match bucket.endpoint.as_deref() {
-            Some(endpoint) if endpoint.starts_with("http://") && !bucket.allow_http => {
+        match bucket.check() {
+            Ok(()) => Ok(Some(bucket)),
+            Err(BucketProblem::Url(problem)) => refused(format!("blobs.url {problem}")),
+            Err(BucketProblem::Plaintext) => {
                 refused("blobs.endpoint has no TLS; use https://, or set blobs.allow_http = true".to_owned())
             }
-            // A part before @ could be a password, which a log would show.
-            Some(endpoint)
-                if endpoint.contains('@') || !["http://", "https://"].iter().any(|by| endpoint.starts_with(by)) =>
-            {
+            Err(BucketProblem::Endpoint) => {
                 refused("blobs.endpoint must begin with https:// or http://, and have no user name".to_owned())
             }
-            Some(_) | None => Ok(Some(bucket)),
         }
     }
 }

@@ -10,6 +10,7 @@
 #![warn(unreachable_pub)]
 
 mod backup;
+pub mod bucket;
 mod checkpoint;
 pub mod conformance;
 mod convert;

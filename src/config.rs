@@ -364,6 +364,27 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_bucket_as_the_log_is_printed_as_it_is_read() {
+        let access = "log_endpoint = \"http://h:1\"\nlog_region = \"eu-west-1\"\nlog_allow_http = true\n";
+        let text = format!("{TLS}{}{access}", CLUSTER.replace("file:///log", "s3://logs/team"));
+        let config = read(&text).unwrap();
+        let printed = config.to_toml();
+        for line in access.lines() {
+            assert!(printed.lines().any(|printed| printed == line), "{line} is not in {printed}");
+        }
+        assert_eq!(read(&printed).unwrap().cluster, config.cluster);
+        for (wrong, part) in [
+            (text.replace("log_allow_http = true\n", ""), "cluster.log_endpoint has no TLS"),
+            (text.replace("http://h:1", "h:1"), "cluster.log_endpoint must begin with"),
+            (format!("{TLS}{CLUSTER}log_region = \"eu-west-1\"\n"), "cluster.log must begin with s3://"),
+        ] {
+            let error = read(&wrong).unwrap_err();
+            assert!(error.contains(part), "{wrong} gives {error:?}");
+        }
+    }
+
     #[test]
     fn the_password_of_a_log_is_not_printed() {
         let cluster = CLUSTER.replace("file:///log", "postgres://baton:secret@db/baton?sslmode=require");

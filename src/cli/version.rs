@@ -9,7 +9,7 @@ const FEATURES: [(&str, bool); 2] = [("jemalloc", cfg!(feature = "jemalloc")), (
 
 /// Print the version, what the program was built for, and its features.
 ///
-/// A build from a clone has s3; packages have all. jemalloc: less memory under load. s3: blobs in a bucket.
+/// A build from a clone has s3; packages have all. jemalloc: less memory under load. s3: blobs, and the log of a cluster, in a bucket.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton version

@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use baton_cluster::settings::{ClusterSettings, LEASE, LOG_BYTES_MAX, LOG_KEEP, LogAddress, PEER_PORT, SettingsError};
+use baton_cluster::settings::{
+    BucketAccess, ClusterSettings, LEASE, LOG_BYTES_MAX, LOG_KEEP, LogAddress, PEER_PORT, SettingsError,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -21,6 +23,9 @@ pub(super) struct ClusterSection {
     name: Option<String>,
     broker: Option<String>,
     log: Option<String>,
+    log_endpoint: Option<String>,
+    log_region: Option<String>,
+    log_allow_http: Option<bool>,
     keys: Option<PathBuf>,
     peer_listen: Option<SocketAddr>,
     peer_address: Option<String>,
@@ -43,10 +48,12 @@ impl ClusterSection {
         let missing =
             |key: &str, example: &str| ConfigError::Refused(format!("cluster.{key} is missing, for example {example}"));
         let log = self.log.ok_or_else(|| missing("log", "\"postgres://baton@db.internal/baton\""))?;
+        let access =
+            BucketAccess { endpoint: self.log_endpoint, region: self.log_region, allow_http: self.log_allow_http };
         Ok(ClusterSettings {
             name: self.name.unwrap_or_else(|| NAME.to_owned()),
             broker: self.broker.ok_or_else(|| missing("broker", "\"b1\": each broker has a name of its own"))?,
-            log: LogAddress::parse(&log)?,
+            log: LogAddress::parse(&log, access)?,
             keys: self.keys.ok_or_else(|| missing("keys", "\"/etc/baton/cluster\", made by `baton cluster keys`"))?,
             peer_listen: self.peer_listen.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], PEER_PORT))),
             peer_address: self.peer_address.ok_or_else(|| missing("peer_address", "\"b1.internal:22867\""))?,
@@ -60,10 +67,14 @@ impl ClusterSection {
     /// The section of these settings. The password of the log is not in it.
     pub(super) fn of(settings: &ClusterSettings) -> Self {
         let settings = settings.clone();
+        let BucketAccess { endpoint, region, allow_http } = settings.log.access();
         Self {
             name: Some(settings.name),
             broker: Some(settings.broker),
             log: Some(settings.log.without_password()),
+            log_endpoint: endpoint,
+            log_region: region,
+            log_allow_http: allow_http,
             keys: Some(settings.keys),
             peer_listen: Some(settings.peer_listen),
             peer_address: Some(settings.peer_address),

@@ -177,6 +177,7 @@ pub(super) async fn run(
         relays: relays.clone(),
         tables: replica,
         clock: clock.clone(),
+        figures: figures.clone(),
     };
     let relay = Relay::new(settings.broker.clone(), peer_tls.clone(), handle.view(), relays.clone());
     let shown = handle.view();

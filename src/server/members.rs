@@ -2,11 +2,12 @@
 //!
 //! `baton cluster status` and the console show it. Must not know either.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use baton_cluster::{
     log::{Register, Settings, Unavailable},
     member_value::{self, MemberValue},
+    requests::RequestCount,
     settings::{ClusterSettings, Engine},
     view::Role,
 };
@@ -51,6 +52,13 @@ impl Member {
     /// The number of takeovers that it has applied, as far as is known.
     pub(crate) fn term(&self) -> u64 {
         self.answer.as_ref().map_or(self.written.term, |answer| answer.term)
+    }
+
+    /// Its requests to the bucket of the shared log. `None`: it does not answer, or the engine is another.
+    pub(crate) fn requests(&self) -> Option<RequestCount> {
+        let requests = self.answer.as_ref().ok()?.log_requests?;
+        let time = Duration::from_millis(requests.time_ms);
+        Some(RequestCount { writes: requests.writes, reads: requests.reads, time })
     }
 
     /// Whether it says that it leads.

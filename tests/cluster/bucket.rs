@@ -160,15 +160,14 @@ async fn the_end_is_found_in_few_requests() {
     for after in 0..300 {
         log.append(after, entry(after)).await.unwrap();
     }
-    let requests = log.requests();
-    let count = || (requests.writes.load(Ordering::Relaxed), requests.reads.load(Ordering::Relaxed));
-    assert_eq!(count(), (300, 2), "an append is one write; only the first looks before it");
+    let count = log.requests().count();
+    assert_eq!((count.writes, count.reads), (300, 2), "an append is one write; only the first looks before it");
     let other = fixture.named("end");
     assert_eq!(other.end().await, Ok(300));
-    let of_search = other.requests().reads.load(Ordering::Relaxed);
+    let of_search = other.requests().count().reads;
     assert!(of_search < 25, "{of_search} requests");
     assert_eq!(other.end().await, Ok(300));
-    let again = other.requests().reads.load(Ordering::Relaxed) - of_search;
+    let again = other.requests().count().reads - of_search;
     assert_eq!(again, 4, "the second time it begins where the first has ended");
     assert_eq!(all(&other, 1).await.len(), 300);
 }

@@ -87,6 +87,7 @@ impl Member {
             relays: count.clone(),
             tables: tables.clone(),
             clock: Arc::new(SystemClock),
+            figures: Arc::default(),
         };
         tokio::spawn(port.serve(tls.clone(), broker, relay, stop.clone()));
         Self { name: name.into(), address, tls: tls.clone(), view, steps_down, relayed, count, stop, tables, folder }

@@ -24,6 +24,7 @@ use baton_store::{CommitLog, Link, Mark, Position, Replica};
 
 use crate::{
     broker::{Broker, baton, eventually, exit_of, identity, write},
+    buckets::{CREDENTIALS, Server},
     console::{get, logged_in},
     load::Load,
     ports::HeldPort,
@@ -44,6 +45,8 @@ fn kills() -> u32 {
 struct Cluster {
     /// First: their processes end before their folders are removed, in the order of the fields.
     brokers: BTreeMap<usize, Broker>,
+    /// The server of the log. `None`: the log is in the folder.
+    server: Option<Server>,
     /// The keys, the certificate and the log.
     folder: tempfile::TempDir,
     folders: Vec<Arc<tempfile::TempDir>>,
@@ -59,12 +62,17 @@ fn copy(from: &Path, to: PathBuf) {
 impl Cluster {
     /// Makes the folders, and starts no broker.
     fn new() -> Self {
+        Self::over(None)
+    }
+
+    /// Likewise, with the log in the bucket of this server.
+    fn over(server: Option<Server>) -> Self {
         let single = Broker::start();
-        Self::with_keys(&single.data(), baton().args(["cluster", "keys"]))
+        Self::with_keys(server, &single.data(), baton().args(["cluster", "keys"]))
     }
 
     /// Makes the folders with the keys that this command makes, and with the certificate and the CA of a broker alone.
-    fn with_keys(data: &Path, make: &mut Command) -> Self {
+    fn with_keys(server: Option<Server>, data: &Path, make: &mut Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let keys = folder.path().join("keys");
         let (code, text) = exit_of(make.arg("--out").arg(&keys));
@@ -74,6 +82,7 @@ impl Cluster {
         }
         let mut cluster = Self {
             brokers: BTreeMap::new(),
+            server,
             folder,
             folders: (0..BROKERS).map(|_| Arc::new(tempfile::tempdir().unwrap())).collect(),
             ports: Vec::new(),
@@ -81,7 +90,11 @@ impl Cluster {
         for (place, folder) in cluster.folders.clone().iter().enumerate() {
             copy(&data.join("tls/ca.pem"), folder.path().join("data/tls/ca.pem"));
             write(&folder.path().join("baton.toml"), &cluster.configuration(place, "cluster"));
-            let log = cluster.folder.path().join("log/cluster");
+            let log = match &cluster.server {
+                None => cluster.folder.path().join("log/cluster"),
+                // The server names a file as its object, and so does the engine of folders.
+                Some(server) => server.bucket().join("logs/cluster"),
+            };
             std::os::unix::fs::symlink(log, folder.path().join(LOG_LINK)).unwrap();
         }
         cluster
@@ -91,30 +104,43 @@ impl Cluster {
     fn configuration(&mut self, place: usize, name: &str) -> String {
         let (data, keys) = (self.folders[place].path().join("data"), self.folder.path().join("keys"));
         let (certificate, key) = (keys.join("server.pem"), keys.join("server.key"));
-        let log = self.folder.path().join("log");
+        let log = match &self.server {
+            None => format!("log = \"file://{}\"", self.folder.path().join("log").display()),
+            Some(server) => {
+                let endpoint = server.endpoint();
+                format!("log = \"s3://blobs/logs\"\nlog_endpoint = {endpoint:?}\nlog_allow_http = true")
+            }
+        };
         let port = HeldPort::new();
         let peers = port.address();
         self.ports.push(port);
         format!(
             "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
              [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n\
-             [cluster]\nname = \"{name}\"\nbroker = \"b{place}\"\nlog = \"file://{}\"\nkeys = {keys:?}\n\
+             [cluster]\nname = \"{name}\"\nbroker = \"b{place}\"\n{log}\nkeys = {keys:?}\n\
              peer_listen = {peers:?}\npeer_address = {peers:?}\nlease = \"{}s\"\n",
-            log.display(),
             LEASE.as_secs(),
         )
     }
 
     fn start(&mut self, place: usize) {
-        self.brokers.insert(place, Broker::serve_again(self.folders[place].clone()));
+        let folder = self.folders[place].clone();
+        let broker = match &self.server {
+            None => Broker::serve_again(folder),
+            Some(server) => server.broker(folder),
+        };
+        self.brokers.insert(place, broker);
     }
 
     /// All brokers, once one of them leads.
     async fn started() -> Self {
-        let mut cluster = Self::new();
-        (0..BROKERS).for_each(|place| cluster.start(place));
-        cluster.leader().await;
-        cluster
+        Self::new().all_started().await
+    }
+
+    async fn all_started(mut self) -> Self {
+        (0..BROKERS).for_each(|place| self.start(place));
+        self.leader().await;
+        self
     }
 
     /// The place of the broker that leads, by its log.
@@ -215,7 +241,80 @@ pub(crate) fn open_stopped(folder: &Path) -> Arc<dyn Store> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_missing_after_any_number_of_kills_of_the_leader() {
-    let mut cluster = Cluster::started().await;
+    survives_kills_of_the_leader(Cluster::started().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_missing_over_a_bucket() {
+    let outer = tempfile::tempdir().unwrap();
+    let Some(server) = Server::start(outer.path()).await else { return };
+    survives_kills_of_the_leader(Cluster::over(Some(server)).all_started().await).await;
+}
+
+/// What a command of `baton cluster` prints with the configuration of the first broker, and its exit code.
+fn told(cluster: &Cluster, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = baton();
+    command.arg("cluster").args(args).arg("--config").arg(cluster.folders[0].path().join("baton.toml"));
+    let output = command.envs(CREDENTIALS).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_is_checked_and_its_requests_are_shown() {
+    let outer = tempfile::tempdir().unwrap();
+    let Some(server) = Server::start(outer.path()).await else { return };
+    let bucket = server.bucket();
+    let mut cluster = Cluster::over(Some(server));
+    let (code, text) = told(&cluster, &["check", "-o", "table"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("ok       s3://blobs/logs keeps the promises"), "{text}");
+    let left: Vec<_> = fs::read_dir(&bucket).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name == "logs"), "nothing of the check stays: {left:?}");
+    cluster.start(0);
+    cluster.leader().await;
+    let (code, text) = told(&cluster, &["status", "-o", "table"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("cost     known a minute after the start"), "{text}");
+    let (_, text) = told(&cluster, &["status", "-o", "json"]);
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let requests = &status["members"][0]["log_requests"];
+    assert!(requests["writes"].as_u64() > Some(0) && requests["reads"].as_u64() > Some(0), "{text}");
+    assert!(!cluster.brokers[&0].log().contains(CREDENTIALS[1].1), "the log has no credentials");
+}
+
+#[cfg(feature = "s3")]
+#[test]
+fn a_broker_over_a_bucket_without_conditional_writes_does_not_start() {
+    let mut cluster = Cluster::new();
+    let port = crate::buckets::careless_server();
+    let log = format!("log = \"file://{}\"", cluster.folder.path().join("log").display());
+    let bucket =
+        format!("log = \"s3://blobs/logs\"\nlog_endpoint = \"http://127.0.0.1:{port}\"\nlog_allow_http = true");
+    let text = cluster.configuration(0, "cluster").replace(&log, &bucket);
+    let file = cluster.folders[0].path().join("baton.toml");
+    write(&file, &text);
+    let (code, text) = exit_of(baton().args(["serve", "--config"]).arg(&file).envs(CREDENTIALS));
+    assert_eq!(code, Some(3), "{text}");
+    assert!(
+        text.contains("ignores `If-None-Match: *`") && text.contains("use one that has conditional writes"),
+        "{text}"
+    );
+}
+
+#[cfg(not(feature = "s3"))]
+#[test]
+fn a_build_without_s3_refuses_a_log_in_a_bucket() {
+    let mut cluster = Cluster::new();
+    let log = format!("file://{}", cluster.folder.path().join("log").display());
+    let text = cluster.configuration(0, "cluster").replace(&log, "s3://blobs/logs");
+    let file = cluster.folders[0].path().join("baton.toml");
+    write(&file, &text);
+    let (code, text) = exit_of(baton().args(["serve", "--config"]).arg(&file));
+    assert!(code == Some(3) && text.contains("the feature s3"), "{code:?} {text}");
+}
+
+async fn survives_kills_of_the_leader(mut cluster: Cluster) {
     let mut leader = cluster.leader().await;
     let mut load = Load::on(&cluster.brokers[&leader], SEED).await;
     let mut gaps = Vec::new();
@@ -273,7 +372,7 @@ async fn a_broker_alone_becomes_the_first_of_a_cluster_with_all_that_it_has() {
     load.audit(&single).await;
     let init = |config: &Path| exit_of(baton().args(["cluster", "init", "--config"]).arg(config));
     let mut cluster =
-        Cluster::with_keys(&single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
+        Cluster::with_keys(None, &single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
     let path = cluster.folders[0].path().join("data");
     let config = cluster.folders[0].path().join("baton.toml");
     // While it runs its store is its own.
@@ -339,7 +438,7 @@ async fn a_broker_alone_becomes_the_first_of_a_cluster_with_all_that_it_has() {
 #[test]
 fn a_log_with_entries_gets_no_first_broker() {
     let single = Broker::start();
-    let cluster = Cluster::with_keys(&single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
+    let cluster = Cluster::with_keys(None, &single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
     let alone = single.kill();
     let (path, config) = (cluster.folders[0].path().join("data"), cluster.folders[0].path().join("baton.toml"));
     let init = || exit_of(baton().args(["cluster", "init", "--config"]).arg(&config));

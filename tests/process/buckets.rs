@@ -24,9 +24,11 @@ use crate::{
 
 const MIB: usize = 1024 * 1024;
 const SECRET: &str = "a-secret-that-no-log-may-have";
+/// The environment of a program that uses the bucket.
+pub(crate) const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "broker"), ("AWS_SECRET_ACCESS_KEY", SECRET)];
 
 /// A server with one bucket, `blobs`. Dropping it kills the process.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     program: PathBuf,
     port: HeldPort,
@@ -42,7 +44,7 @@ impl Drop for Server {
 
 impl Server {
     /// `None`, with a printed word, where the program is not there.
-    async fn start(folder: &Path) -> Option<Self> {
+    pub(crate) async fn start(folder: &Path) -> Option<Self> {
         let Some(program) = std::env::var_os("BATON_VERSITYGW").map(PathBuf::from) else {
             println!("skipped: BATON_VERSITYGW does not name the program versitygw");
             return None;
@@ -82,10 +84,20 @@ impl Server {
         self.root.join("blobs/one").join(&name[..2]).join(name)
     }
 
-    fn broker(&self, folder: Arc<tempfile::TempDir>) -> Broker {
+    /// The address of the server, for a broker.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.port.address())
+    }
+
+    /// The folder in which the server keeps the objects of its bucket, by their names.
+    pub(crate) fn bucket(&self) -> PathBuf {
+        self.root.join("blobs")
+    }
+
+    pub(crate) fn broker(&self, folder: Arc<tempfile::TempDir>) -> Broker {
         let mut command = baton();
         command.args(["serve", "--config"]).arg(folder.path().join("baton.toml"));
-        command.envs([("AWS_ACCESS_KEY_ID", "broker"), ("AWS_SECRET_ACCESS_KEY", SECRET)]);
+        command.envs(CREDENTIALS);
         Broker::spawn(command, folder)
     }
 
@@ -101,6 +113,47 @@ impl Server {
         std::fs::write(folder.path().join("baton.toml"), text).unwrap();
         folder
     }
+}
+
+/// A server that accepts each write of an object, whatever its condition is, and that keeps none. Returns its port.
+pub(crate) fn careless_server() -> u16 {
+    use std::io::{Read as _, Write as _};
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut request) = (stream.unwrap(), Vec::new());
+            // The objects of the test are small: a request is whole with its head and the bytes that this states.
+            let is_whole = |request: &[u8]| {
+                let text = String::from_utf8_lossy(request).to_lowercase();
+                let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                body.len() >= length.map_or(0, |length| length.parse().unwrap())
+            };
+            let mut buffer = [0; 4096];
+            while !is_whole(&request) {
+                match stream.read(&mut buffer) {
+                    Ok(read @ 1..) => request.extend_from_slice(&buffer[..read]),
+                    Ok(0) | Err(_) => break,
+                }
+            }
+            let (status, body) = match String::from_utf8_lossy(&request) {
+                text if text.starts_with("PUT ") => ("200 OK", ""),
+                text if text.starts_with("POST ") => ("200 OK", "<DeleteResult></DeleteResult>"),
+                text if text.contains("list-type=2") => {
+                    ("200 OK", "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+                }
+                _ => ("404 Not Found", ""),
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nETag: \"1\"\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            );
+            drop(stream.write_all(answer.as_bytes()));
+        }
+    });
+    port
 }
 
 /// A way to the server that can be held: it passes on so many bytes of requests, and answers or none.

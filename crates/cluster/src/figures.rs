@@ -3,7 +3,7 @@
 //! Owns their names and labels, and measuring the appends of a log. They begin at 0 when the process starts, and stay over the
 //! roles of the broker. Must not know how they are served.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use baton_protocol::time::Moment;
@@ -21,6 +21,7 @@ use prometheus_client::{
 
 use crate::{
     log::{AppendError, Position, ReadError, Settings, SharedLog, Unavailable},
+    requests::{RequestCount, Requests},
     view::{Role, View},
 };
 
@@ -32,6 +33,11 @@ struct RoleLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabel {
     outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +60,8 @@ pub struct Figures {
     appends: Family<OutcomeLabel, Histogram, Seconds>,
     relayed: Gauge,
     log_bytes: Gauge,
+    log_requests: Family<KindLabel, Counter>,
+    counted: OnceLock<Arc<Requests>>,
 }
 
 impl std::fmt::Debug for Figures {
@@ -74,6 +82,8 @@ impl Default for Figures {
             appends: Family::new_with_constructor(Seconds),
             relayed: Gauge::default(),
             log_bytes: Gauge::default(),
+            log_requests: Family::default(),
+            counted: OnceLock::new(),
         };
         figures.register();
         figures
@@ -107,6 +117,8 @@ impl Figures {
         registry.register("relayed_connections", help, self.relayed.clone());
         let help = "Bytes of the shared log, as this broker has measured them as the leader; 0 at other brokers";
         registry.register("cluster_log_bytes", help, self.log_bytes.clone());
+        let help = "Requests of this process to the bucket of the shared log, by what is charged: write, read";
+        registry.register("log_requests", help, self.log_requests.clone());
     }
 
     /// The figures of this moment in OpenMetrics. `relayed`: the number of connections that the broker relays.
@@ -123,6 +135,12 @@ impl Figures {
         if view.role != Role::Leading {
             self.log_bytes.set(0);
         }
+        if let Some(RequestCount { writes, reads, .. }) = self.requests() {
+            for (kind, count) in [("write", writes), ("read", reads)] {
+                let shown = self.log_requests.get_or_create(&KindLabel { kind });
+                shown.inc_by(count.saturating_sub(shown.get()));
+            }
+        }
         let mut page = String::new();
         text::encode(&mut page, &self.registry).expect("a string takes all text");
         page
@@ -131,6 +149,17 @@ impl Figures {
     /// Notes the bytes of the shared log.
     pub(crate) fn log_has(&self, bytes: u64) {
         self.log_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Takes the count of an engine's requests. The first one stays.
+    pub(crate) fn counts(&self, requests: Arc<Requests>) {
+        // A process opens its engine once.
+        let _ = self.counted.set(requests);
+    }
+
+    /// The requests to the engine. `None`: they are not charged for, or the engine is not open yet.
+    pub fn requests(&self) -> Option<RequestCount> {
+        self.counted.get().map(|requests| requests.count())
     }
 
     /// The same log, whose appends are measured.
@@ -219,6 +248,16 @@ mod tests {
             "baton_relayed_connections 7",
             "baton_cluster_log_bytes 0",
         ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+        }
+        assert!(!page.contains("baton_log_requests_total{"), "no provider charges for a log in memory: {page}");
+        let requests = Arc::new(Requests::default());
+        figures.counts(requests.clone());
+        requests.wrote(3);
+        requests.has_read();
+        figures.encode(&view, 7);
+        let page = figures.encode(&view, 7);
+        for line in ["baton_log_requests_total{kind=\"write\"} 3", "baton_log_requests_total{kind=\"read\"} 1"] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
         // A measure of a former term is not shown.

@@ -22,5 +22,6 @@ pub mod lease;
 pub mod log;
 pub mod member;
 pub mod member_value;
+pub mod requests;
 pub mod settings;
 pub mod view;

@@ -12,9 +12,14 @@ use std::{
     time::Duration,
 };
 
+use baton_store::bucket::{BucketOptions, BucketProblem};
+
+#[cfg(feature = "s3")]
+use crate::engines::bucket::Bucket;
 use crate::{
     engines::{directory::Directory, postgres::Postgres},
     log::{Register, SharedLog, Unavailable},
+    requests::Requests,
 };
 
 /// The time of a lease, unless another is set.
@@ -126,8 +131,21 @@ fn is_address(address: &str) -> bool {
 pub enum LogAddress {
     /// A database of PostgreSQL: a URL, which may have a password.
     Postgres(String),
+    /// A bucket of S3, or of a server that is compatible with it.
+    Bucket(BucketOptions),
     /// A folder, for several brokers on one machine.
     Directory(PathBuf),
+}
+
+/// How a bucket is reached. Each has an environment variable of AWS in its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BucketAccess {
+    /// [`BucketOptions::endpoint`].
+    pub endpoint: Option<String>,
+    /// [`BucketOptions::region`].
+    pub region: Option<String>,
+    /// [`BucketOptions::allow_http`]; `None`: false.
+    pub allow_http: Option<bool>,
 }
 
 /// A shared log, and the register beside it.
@@ -137,6 +155,8 @@ pub struct Engine {
     pub log: Arc<dyn SharedLog>,
     /// The register.
     pub register: Arc<dyn Register>,
+    /// The requests of this client. `None`: no provider charges for them.
+    pub requests: Option<Arc<Requests>>,
 }
 
 impl fmt::Debug for Engine {
@@ -146,22 +166,57 @@ impl fmt::Debug for Engine {
 }
 
 impl LogAddress {
-    /// Parses an address: `postgres://…`, `postgresql://…` or `file:///…`.
+    /// Parses an address: `postgres://…`, `postgresql://…`, `s3://…` or `file:///…`.
     ///
     /// # Errors
     ///
-    /// The address is of no known kind. The error does not repeat the address, which may have a password.
-    pub fn parse(text: &str) -> Result<Self, SettingsError> {
+    /// The address is of no known kind, or `access` could not have its effect. The error does not repeat the address, which
+    /// may have a password.
+    pub fn parse(text: &str, access: BucketAccess) -> Result<Self, SettingsError> {
         let refused = |problem: &str| Err(SettingsError { key: "log", problem: problem.to_owned() });
+        if !text.starts_with("s3://") && access != BucketAccess::default() {
+            return refused("must begin with s3:// if log_endpoint, log_region or log_allow_http is set");
+        }
         match text.split_once("://") {
+            Some(("s3", _)) => Self::bucket(text, access),
             Some(("postgres" | "postgresql", _)) => match Postgres::check(text) {
                 Ok(()) => Ok(Self::Postgres(text.to_owned())),
                 Err(problem) => refused(&problem),
             },
             Some(("file", path)) if path.starts_with('/') => Ok(Self::Directory(path.into())),
             Some(("file", _)) => refused("must have an absolute path, for example file:///var/lib/baton/log"),
-            _ => refused("must begin with postgres:// or file:///"),
+            _ => refused("must begin with postgres://, s3:// or file:///"),
         }
+    }
+
+    fn bucket(url: &str, access: BucketAccess) -> Result<Self, SettingsError> {
+        let BucketAccess { endpoint, region, allow_http } = access;
+        require(
+            cfg!(feature = "s3"),
+            "log",
+            "is a bucket, and this build of baton has no S3: build it with the feature s3, or use postgres://",
+        )?;
+        let options =
+            BucketOptions { url: url.to_owned(), endpoint, region, allow_http: allow_http.unwrap_or_default() };
+        let (key, problem) = match options.check() {
+            Ok(()) => return Ok(Self::Bucket(options)),
+            Err(BucketProblem::Url(problem)) => ("log", problem),
+            Err(BucketProblem::Plaintext) => {
+                ("log_endpoint", "has no TLS; use https://, or set cluster.log_allow_http = true")
+            }
+            Err(BucketProblem::Endpoint) => {
+                ("log_endpoint", "must begin with https:// or http://, and have no user name")
+            }
+        };
+        Err(SettingsError { key, problem: problem.to_owned() })
+    }
+
+    /// How the bucket is reached; nothing for another kind of log.
+    pub fn access(&self) -> BucketAccess {
+        let Self::Bucket(BucketOptions { endpoint, region, allow_http, .. }) = self.clone() else {
+            return BucketAccess::default();
+        };
+        BucketAccess { endpoint, region, allow_http: Some(allow_http) }
     }
 
     /// Connects to the engine, and makes its tables or folders.
@@ -173,12 +228,19 @@ impl LogAddress {
         Ok(match self {
             Self::Postgres(address) => {
                 let engine = Arc::new(Postgres::open(address, cluster).await?);
-                Engine { log: engine.clone(), register: engine }
+                Engine { requests: None, log: engine.clone(), register: engine }
             }
+            #[cfg(feature = "s3")]
+            Self::Bucket(options) => {
+                let engine = Arc::new(Bucket::open(options, cluster).await?);
+                Engine { requests: Some(engine.requests()), log: engine.clone(), register: engine }
+            }
+            #[cfg(not(feature = "s3"))]
+            Self::Bucket(_) => return Err(no_s3()),
             Self::Directory(folder) => {
                 let opened = Directory::open(&folder.join(cluster));
                 let engine = Arc::new(opened.map_err(|error| Unavailable(error.to_string()))?);
-                Engine { log: engine.clone(), register: engine }
+                Engine { requests: None, log: engine.clone(), register: engine }
             }
         })
     }
@@ -191,6 +253,10 @@ impl LogAddress {
     pub async fn discard(&self, cluster: &str) -> Result<(), Unavailable> {
         match self {
             Self::Postgres(address) => Postgres::open(address, cluster).await?.discard().await,
+            #[cfg(feature = "s3")]
+            Self::Bucket(options) => Bucket::open(options, cluster).await?.discard().await,
+            #[cfg(not(feature = "s3"))]
+            Self::Bucket(_) => Err(no_s3()),
             Self::Directory(folder) => match std::fs::remove_dir_all(folder.join(cluster)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Unavailable(error.to_string())),
                 Ok(()) | Err(_) => Ok(()),
@@ -221,6 +287,7 @@ impl LogAddress {
     pub fn with_password(&self) -> String {
         match self {
             Self::Postgres(address) => address.clone(),
+            Self::Bucket(options) => options.url.clone(),
             Self::Directory(folder) => format!("file://{}", folder.display()),
         }
     }
@@ -236,9 +303,15 @@ impl fmt::Display for LogAddress {
                 let place = behind.rsplit_once('@').map_or(behind, |(_, place)| place);
                 write!(formatter, "postgres://{}", place.split('?').next().unwrap_or_default())
             }
+            Self::Bucket(options) => formatter.write_str(&options.url),
             Self::Directory(folder) => write!(formatter, "file://{}", folder.display()),
         }
     }
+}
+
+#[cfg(not(feature = "s3"))]
+fn no_s3() -> Unavailable {
+    Unavailable("this build of baton has no S3".to_owned())
 }
 
 impl fmt::Debug for LogAddress {
@@ -263,6 +336,10 @@ mod tests {
             log_keep: LOG_KEEP,
             log_bytes_max: LOG_BYTES_MAX,
         }
+    }
+
+    fn parse(text: &str) -> Result<LogAddress, SettingsError> {
+        LogAddress::parse(text, BucketAccess::default())
     }
 
     #[test]
@@ -306,22 +383,56 @@ mod tests {
 
     #[test]
     fn an_address_shows_no_password() {
-        let address = LogAddress::parse("postgres://baton:p@ss@db:5432/baton?sslmode=require&password=x").unwrap();
+        let address = parse("postgres://baton:p@ss@db:5432/baton?sslmode=require&password=x").unwrap();
         assert_eq!(address.to_string(), "postgres://db:5432/baton");
         assert_eq!(format!("{address:?}"), "postgres://db:5432/baton");
         assert!(address.with_password().contains("p@ss"));
         assert_eq!(address.without_password(), "postgres://baton@db:5432/baton?sslmode=require");
-        let plain = LogAddress::parse("postgresql://localhost/baton").unwrap();
+        let plain = parse("postgresql://localhost/baton").unwrap();
         assert_eq!(plain.without_password(), "postgresql://localhost/baton");
     }
 
     #[test]
     fn an_unknown_address_is_refused_without_repeating_it() {
-        for text in ["mysql://a:secret@b", "secret", "file://secret", "file:secret", "postgres://a:secret@b/c"] {
-            let error = LogAddress::parse(text).unwrap_err().to_string();
+        for text in [
+            "mysql://a:secret@b",
+            "secret",
+            "s3://a:secret@b",
+            "file://secret",
+            "file:secret",
+            "postgres://a:secret@b/c",
+        ] {
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.starts_with("cluster.log "), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
-        assert_eq!(LogAddress::parse("file:///a/b").unwrap(), LogAddress::Directory("/a/b".into()));
+        assert_eq!(parse("file:///a/b").unwrap(), LogAddress::Directory("/a/b".into()));
+    }
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_bucket_is_reached_as_the_access_says() {
+        let access = BucketAccess {
+            endpoint: Some("http://127.0.0.1:9000".into()),
+            region: Some("eu-west-1".into()),
+            allow_http: Some(true),
+        };
+        let address = LogAddress::parse("s3://logs/team", access.clone()).unwrap();
+        assert_eq!(address.to_string(), "s3://logs/team");
+        assert_eq!(address.without_password(), "s3://logs/team");
+        assert_eq!(address.access(), access);
+        let refused = |text: &str, access: BucketAccess| LogAddress::parse(text, access).unwrap_err().to_string();
+        let plain = BucketAccess { allow_http: None, ..access.clone() };
+        assert!(refused("s3://logs", plain).starts_with("cluster.log_endpoint has no TLS"));
+        let named = BucketAccess { endpoint: Some("https://key:secret@h".into()), ..access.clone() };
+        assert!(refused("s3://logs", named).starts_with("cluster.log_endpoint must begin"));
+        assert!(refused("s3://", BucketAccess::default()).starts_with("cluster.log must name a bucket"));
+        // A key that could not have its effect.
+        assert!(refused("file:///a", access).starts_with("cluster.log must begin with s3://"));
+    }
+
+    #[cfg(not(feature = "s3"))]
+    #[test]
+    fn a_build_without_s3_refuses_a_bucket() {
+        assert!(parse("s3://logs").unwrap_err().to_string().contains("the feature s3"));
     }
 }

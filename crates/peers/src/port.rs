@@ -5,7 +5,10 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use baton_cluster::view::{Role, View};
+use baton_cluster::{
+    figures::Figures,
+    view::{Role, View},
+};
 use baton_protocol::time::Clock;
 use baton_store::Replica;
 use hyper::server::conn::http2;
@@ -29,7 +32,7 @@ use crate::{
     checkpoint::{self, SENT_MAX},
     origin,
     proto::{
-        GetCheckpointRequest, GetCheckpointResponse, GetStatusRequest, GetStatusResponse, StepDownRequest,
+        GetCheckpointRequest, GetCheckpointResponse, GetStatusRequest, GetStatusResponse, LogRequests, StepDownRequest,
         StepDownResponse,
         peer_service_server::{PeerService, PeerServiceServer},
     },
@@ -76,6 +79,8 @@ pub struct Broker {
     pub tables: Arc<Replica>,
     /// The clock of [`GetStatusResponse::clock_ms`].
     pub clock: Arc<dyn Clock>,
+    /// The figures of its member, with the requests to the engine.
+    pub figures: Arc<Figures>,
 }
 
 /// A bound peer port.
@@ -187,7 +192,7 @@ impl PeerService for Calls {
     }
 
     async fn get_status(&self, _: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
-        let Broker { cluster, name, process, version, view, relays, clock, .. } = self.broker.clone();
+        let Broker { cluster, name, process, version, view, relays, clock, figures, .. } = self.broker.clone();
         let view = view.borrow().clone();
 
         Ok(Response::new(GetStatusResponse {
@@ -205,6 +210,11 @@ impl PeerService for Calls {
             lag_ms: u64::try_from(view.lag.as_millis()).unwrap_or(u64::MAX),
             clock_ms: u64::try_from(clock.now().unix_milliseconds()).unwrap_or_default(),
             relayed_connections: relays.now(),
+            log_requests: figures.requests().map(|count| LogRequests {
+                writes: count.writes,
+                reads: count.reads,
+                time_ms: u64::try_from(count.time.as_millis()).unwrap_or(u64::MAX),
+            }),
         }))
     }
 

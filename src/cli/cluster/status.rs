@@ -8,7 +8,7 @@ use baton_cli::{
     say,
     table::{self, Column},
 };
-use baton_cluster::{log::Settings, settings::ClusterSettings};
+use baton_cluster::{log::Settings, requests::RequestCount, settings::ClusterSettings};
 use serde_json::{Value, json};
 
 use super::{leader, of_engine, open, peer_tls};
@@ -25,6 +25,9 @@ fn value(member: &Member, end: u64, has_other_configuration: bool) -> Value {
             "level": written.level, "peer_address": written.peer_address,
             "relayed_connections": answer.ok().map(|answer| answer.relayed_connections),
             "clock_ahead_ms": answer.ok().map(|_| member.clock_ahead_ms),
+            "log_requests": member.requests().map(|count| json!({
+                "writes": count.writes, "reads": count.reads, "time_ms": u64::try_from(count.time.as_millis()).unwrap_or(u64::MAX),
+            })),
             "has_other_configuration": has_other_configuration, "problem": answer.err(),
     })
 }
@@ -53,6 +56,9 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
             say!("why      {why}");
         }
         say!("log      ends at {end}, has {log_bytes} bytes");
+        if let Some(words) = cost(&members) {
+            say!("cost     {words}");
+        }
         for words in &unsafe_ones {
             say!("unsafe   {words}");
         }
@@ -71,6 +77,21 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
     match leads {
         Some(_) => Ok(()),
         None => Err(Failure::new(exit::FAILED, format!("no broker leads: {why}")).named("NOT_READY")),
+    }
+}
+
+/// What the brokers that answer ask of a bucket, an hour, since each process was started.
+fn cost(members: &[Member]) -> Option<String> {
+    let counts: Vec<_> = members.iter().filter_map(Member::requests).collect();
+    let hourly: Vec<_> = counts.iter().filter_map(RequestCount::hourly).collect();
+    let (writes, reads) = hourly.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    match (counts.len(), hourly.len()) {
+        (0, _) => None,
+        (_, 0) => Some("known a minute after the start of a broker".to_owned()),
+        (_, many) => {
+            let brokers = if many == 1 { "1 broker" } else { &format!("{many} brokers") };
+            Some(format!("{writes} writes and {reads} reads an hour by {brokers}, each since its process was started"))
+        }
     }
 }
 

@@ -335,6 +335,9 @@ async fn open(options: &Options) -> Result<(Engine, Names), StartError> {
             Err(error) => again(error).await,
         }
     };
+    if let Some(requests) = engine.requests.clone() {
+        options.figures.counts(requests);
+    }
     engine.log = options.figures.measured(engine.log);
     let settings = loop {
         match engine.log.settings().await {

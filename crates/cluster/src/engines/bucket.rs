@@ -42,11 +42,13 @@ use bytes::{Bytes, BytesMut};
 use object_store::ObjectStore;
 use tokio::{sync::OnceCell, task::JoinSet};
 
-pub use self::objects::Requests;
 use self::objects::{Failure, Listed, Objects};
-use crate::log::{
-    AppendError, Position, ReadError, Register, Settings, SharedLog, Unavailable, VALUE_BYTES_MAX, Version, WriteError,
-    is_name,
+use crate::{
+    log::{
+        AppendError, Position, ReadError, Register, Settings, SharedLog, Unavailable, VALUE_BYTES_MAX, Version,
+        WriteError, is_name,
+    },
+    requests::Requests,
 };
 
 /// The largest entry in bytes.
@@ -317,7 +319,10 @@ impl Bucket {
                 ));
             }
         }
-        self.objects.delete(names).await?;
+        let deleted = self.objects.delete(names).await;
+        if problems.is_empty() {
+            deleted?;
+        }
         Ok(Settings { unsafe_ones: problems, warnings: Vec::new() })
     }
 }

@@ -1,14 +1,7 @@
 //! The objects of one log and register. Owns their requests, what an outcome means, and the count of them. Must not know
 //! positions.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use baton_store::bucket::BucketOptions;
 use bytes::Bytes;
@@ -20,7 +13,7 @@ use object_store::{
 };
 use tokio_stream::StreamExt as _;
 
-use crate::log::Unavailable;
+use crate::{log::Unavailable, requests::Requests};
 
 /// The most time of one request. The driver of a member waits for less.
 const REQUEST_TIMEOUT: &str = "10s";
@@ -28,15 +21,6 @@ const REQUEST_TIMEOUT: &str = "10s";
 const CONNECT_TIMEOUT: &str = "2s";
 /// The objects of one answer to a listing, and of one request that deletes.
 const PAGE: u64 = 1000;
-
-/// The requests of a client, by what a provider charges for them.
-#[derive(Debug, Default)]
-pub struct Requests {
-    /// Writes, listings and deletions.
-    pub writes: AtomicU64,
-    /// Reads of an object, and looks whether one is there.
-    pub reads: AtomicU64,
-}
 
 /// A write that was not acknowledged.
 #[derive(Debug)]
@@ -127,14 +111,6 @@ impl Objects {
         Path::from(format!("{}/{name}", self.prefix))
     }
 
-    fn wrote(&self, count: u64) {
-        self.requests.writes.fetch_add(count, Ordering::Relaxed);
-    }
-
-    fn has_read(&self) {
-        self.requests.reads.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Asks whether the bucket is there and may be listed.
     pub(super) async fn look(&self) -> Result<(), Unavailable> {
         self.list("probe/", None, 1).await.map(drop)
@@ -142,7 +118,7 @@ impl Objects {
 
     /// The version and the bytes of an object.
     pub(super) async fn get(&self, name: &str) -> Result<Option<(String, Bytes)>, Unavailable> {
-        self.has_read();
+        self.requests.has_read();
         let found = match self.store.get(&self.path(name)).await {
             Err(Error::NotFound { .. }) => return Ok(None),
             found => found.map_err(unavailable)?,
@@ -152,7 +128,7 @@ impl Objects {
     }
 
     async fn head(&self, name: &str) -> Result<Option<ObjectMeta>, Unavailable> {
-        self.has_read();
+        self.requests.has_read();
         match self.store.head(&self.path(name)).await {
             Err(Error::NotFound { .. }) => Ok(None),
             found => found.map(Some).map_err(unavailable),
@@ -182,7 +158,7 @@ impl Objects {
     }
 
     async fn put(&self, name: &str, mode: PutMode, bytes: Bytes) -> Result<String, Failure> {
-        self.wrote(1);
+        self.requests.wrote(1);
         // Of an object that is there it means a conflict (409): the server asks to try again.
         let is_new = matches!(mode, PutMode::Create);
         match self.store.put_opts(&self.path(name), bytes.into(), mode.into()).await {
@@ -215,13 +191,13 @@ impl Objects {
                 found.push(Listed { name: name.to_owned(), bytes: meta.size, meta });
             }
         }
-        self.wrote(found.len() as u64 / PAGE + 1);
+        self.requests.wrote(found.len() as u64 / PAGE + 1);
         Ok(found)
     }
 
     /// Deletes objects that may be gone already.
     pub(super) async fn delete(&self, names: Vec<String>) -> Result<(), Unavailable> {
-        self.wrote((names.len() as u64).div_ceil(PAGE));
+        self.requests.wrote((names.len() as u64).div_ceil(PAGE));
         let paths: Vec<_> = names.iter().map(|name| Ok(self.path(name))).collect();
         let mut deleted = self.store.delete_stream(Box::pin(tokio_stream::iter(paths)));
         while let Some(outcome) = deleted.next().await {

@@ -174,12 +174,17 @@ impl PrivateKey {
         SigningKey::from_pkcs8_pem(text).map(Self::from).ok()
     }
 
+    /// The text of a PKCS#8 PEM file. Zeroed on drop.
+    pub fn to_pem(&self) -> zeroize::Zeroizing<String> {
+        // The file omits the public key: OpenSSL refuses version 2 of the format, which includes it.
+        let pair = KeypairBytes { secret_key: self.key.to_bytes(), public_key: None };
+        pair.to_pkcs8_pem(LineEnding::LF).expect("32 bytes always encode")
+    }
+
     /// Writes a new PKCS#8 PEM file that only its owner can read.
     pub fn write(&self, path: &Path) -> Result<(), KeyFileError> {
         use std::io::Write as _;
-        // The file omits the public key: OpenSSL refuses version 2 of the format, which includes it.
-        let pair = KeypairBytes { secret_key: self.key.to_bytes(), public_key: None };
-        let text = pair.to_pkcs8_pem(LineEnding::LF).expect("32 bytes always encode");
+        let text = self.to_pem();
         let mut options = std::fs::OpenOptions::new();
         // The mode is set at the creation, so the file is never readable by others. `create_new` fails for a file that
         // exists.

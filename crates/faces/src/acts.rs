@@ -292,6 +292,9 @@ pub enum Set {
 }
 
 impl Set {
+    /// All sets.
+    pub const ALL: [Self; 6] = [Self::Core, Self::Context, Self::Plans, Self::Offers, Self::Workspace, Self::Mail];
+
     fn acts(self) -> Vec<Act> {
         match self {
             Self::Core => core(),

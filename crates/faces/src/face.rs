@@ -18,6 +18,8 @@ use crate::{ActError, contexts};
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// The time to decide that a face states where it registers its agent: a model looks into its inbox now and then.
 const DECIDES_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the question may take whether the broker takes the key. Afterwards an act finds out.
+const ACCEPTED_TIME: Duration = Duration::from_secs(2);
 /// When a lost session is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -26,6 +28,8 @@ pub struct Face {
     options: Options,
     types: Vec<String>,
     decides_within: Option<Duration>,
+    /// Whether an agent that the broker does not know is registered.
+    registers: bool,
     composer: Composer,
     /// The connection; `None`: none yet. It reconnects by itself.
     client: Mutex<Option<Client>>,
@@ -42,8 +46,13 @@ impl Face {
     /// `decides_within` is the time that its card states for decisions about offers, 1 s to 7 days. `None`: 24 hours where
     /// the face registers the agent, else the card stays as it is.
     pub fn new(options: Options, identity: Identity, types: Vec<String>, decides_within: Option<Duration>) -> Self {
+        Self { types, decides_within, registers: true, ..Self::registered(options, identity) }
+    }
+
+    /// An agent that the broker knows, at the broker of these options. Nothing registers it, and its card stays as it is.
+    pub fn registered(options: Options, identity: Identity) -> Self {
         let composer = Composer { identity, clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) };
-        Self { options, types, decides_within, composer, client: Mutex::new(None) }
+        Self { options, types: Vec::new(), decides_within: None, registers: false, composer, client: Mutex::new(None) }
     }
 
     /// The agent's id.
@@ -69,6 +78,9 @@ impl Face {
     async fn connect(&self) -> Result<Client, ClientError> {
         let client = Client::connect(&self.options).await?;
         let identity = &self.composer.identity;
+        if !self.registers {
+            return client.sign_in(identity).await;
+        }
         // A span that is too long for the message is out of the broker's bounds, too.
         let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
         let decides_within = self.decides_within.unwrap_or(DECIDES_WITHIN);
@@ -126,6 +138,22 @@ impl Face {
         let client = self.client().await?;
         let request = v1::GetHandoffRequest { handoff_id: id.to_owned(), include_context };
         Ok(client.answer(client.handoffs().get_handoff(request).await)?)
+    }
+
+    /// Whether the broker takes the key; `None`: it does not say.
+    pub(crate) async fn is_accepted(&self) -> Option<bool> {
+        let asked = async {
+            let client = self.client().await?;
+            let request = v1::GetAgentRequest { agent_id: self.id().to_owned() };
+            client.answer(client.agents().get_agent(request).await).map_err(ActError::from)
+        };
+        match time::timeout(ACCEPTED_TIME, asked).await {
+            Ok(Ok(_)) => Some(true),
+            Ok(Err(error)) if error.is_of_key() => Some(false),
+            // A policy that forbids the read has found the agent.
+            Ok(Err(error)) => (error.reason == "PERMISSION_DENIED").then_some(true),
+            Err(_) => None,
+        }
     }
 
     /// What goes on while no act runs, until `stop`: the agent is present, and the contexts of its handoffs are sent.

@@ -1,5 +1,5 @@
-//! A server of the Model Context Protocol over standard input and output: each act is a tool, and the broker's records are
-//! resources.
+//! A server of the Model Context Protocol: each act is a tool, and the broker's records are resources. [`serve`] is the
+//! server over standard input and output; [`crate::http`] serves the same over HTTP.
 //!
 //! Both eras of the protocol are served, that of `initialize` and that of metadata on each request. The list of tools
 //! depends on the agent and never on the connection.
@@ -19,8 +19,8 @@ use rmcp::{
     model::{
         CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientResult,
         ContentBlock, CreateTaskResult, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
-        Implementation, InputRequest, InputRequests, InputRequiredResult, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        Implementation, InitializeRequestParams, InitializeResult, InputRequest, InputRequests, InputRequiredResult,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
         ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
         ReadResourceResult, Resource, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam,
         ServerCapabilities, ServerConfig, ServerRequest, SubscribeRequestParams, SubscriptionFilter, Tool,
@@ -63,13 +63,15 @@ enum Entered {
     AskedFor(Box<InputRequiredResult>),
 }
 
-struct Server {
+pub(crate) struct Server {
     face: Arc<Face>,
-    acts: Vec<Act>,
+    acts: Arc<[Act]>,
     /// The receivers that the person has named.
     fixed: Vec<Fixed>,
     version: &'static str,
     stop: CancellationToken,
+    /// Whether a host of the era with `initialize` hears of what it has not asked for in the same request.
+    has_session: bool,
     /// What the host follows by `resources/subscribe`. It ends with the connection.
     followed: Mutex<BTreeMap<String, DropGuard>>,
 }
@@ -89,10 +91,11 @@ pub async fn serve(
 ) -> Result<(), String> {
     let server = Server {
         face: Arc::clone(&face),
-        acts: acts::of(sets),
+        acts: acts::of(sets).into(),
         fixed,
         version,
         stop: stop.clone(),
+        has_session: true,
         followed: Mutex::default(),
     };
     let attending = tokio::spawn({
@@ -117,6 +120,16 @@ pub async fn serve(
 }
 
 impl Server {
+    /// The server of one request. `stop` ends what it streams.
+    pub(crate) fn of_request(
+        face: Arc<Face>,
+        acts: Arc<[Act]>,
+        version: &'static str,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { face, acts, fixed: Vec::new(), version, stop, has_session: false, followed: Mutex::default() }
+    }
+
     fn instructions(&self) -> String {
         format!(
             "You are the agent {id} of baton, a broker by which agents hand tasks to each other. A handoff moves a task: \
@@ -255,6 +268,25 @@ impl ServerHandler for Server {
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(&VERSIONS)
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        context.peer.set_peer_info(request.clone());
+        let mut result = self.negotiate_initialize(&request)?;
+        if !self.has_session {
+            // In this era the news would need a session.
+            if let Some(tools) = &mut result.capabilities.tools {
+                tools.list_changed = None;
+            }
+            if let Some(resources) = &mut result.capabilities.resources {
+                resources.subscribe = None;
+            }
+        }
+        Ok(result)
     }
 
     async fn list_tools(
@@ -440,6 +472,10 @@ impl ServerHandler for Server {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        if !self.has_session {
+            let text = "without a session there is no news; read the resource again, or use subscriptions/listen";
+            return Err(ErrorData::invalid_request(text, None));
+        }
         let place = place_of(&request.uri)?;
         let mut followed = self.followed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if followed.contains_key(&request.uri) {

@@ -48,6 +48,14 @@ impl ActError {
         Self { handoff_id: Some(handoff_id.to_owned()), ..self }
     }
 
+    /// Whether the broker has refused the agent itself and not what it asks for: its key was revoked or has ended.
+    pub(crate) fn is_of_key(&self) -> bool {
+        matches!(
+            self.reason.as_str(),
+            "AGENT_UNKNOWN" | "CHALLENGE_FAILED" | "KEY_NOT_VALID" | "KEY_REVOKED" | "KEY_UNKNOWN" | "TOKEN_INVALID"
+        )
+    }
+
     /// The broker does not answer.
     pub(crate) fn away(problem: &str) -> Self {
         let seconds = AWAY.as_secs();

@@ -64,7 +64,7 @@ pub(crate) async fn read(face: &Arc<Face>, id: &str) -> Result<DetailedTask, Act
             let task = task_of(id, handoff.create_time, handoff.update_time);
             return handoff_task(face, task, &moved).await;
         }
-        Err(error) if matches!(error.reason.as_str(), "HANDOFF_UNKNOWN" | "FIELD_INVALID") => {}
+        Err(error) if error.is_absent() => {}
         Err(error) => return Err(error),
     }
     plan(face, id).await
@@ -180,7 +180,7 @@ pub(crate) async fn cancel(face: &Arc<Face>, id: &str) -> Result<(), ActError> {
     let arguments = |field: &str| json!({field: id, "reason": "cancelled at the host"}).as_object().cloned();
     let taken = acts::take_back().run(Arc::clone(face), arguments("id").unwrap_or_default()).await;
     match taken {
-        Err(error) if matches!(error.reason.as_str(), "TASK_UNKNOWN" | "HANDOFF_UNKNOWN" | "FIELD_INVALID") => {
+        Err(error) if error.is_absent() => {
             acts::cancel_plan().run(Arc::clone(face), arguments("plan_id").unwrap_or_default()).await.map(drop)
         }
         taken => taken.map(drop),

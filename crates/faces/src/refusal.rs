@@ -56,6 +56,19 @@ impl ActError {
         )
     }
 
+    /// Whether there may be nothing with the id: the broker answers the same for a record that this agent may not see.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(
+            self.reason.as_str(),
+            "HANDOFF_UNKNOWN"
+                | "TASK_UNKNOWN"
+                | "PLAN_UNKNOWN"
+                | "NEGOTIATION_UNKNOWN"
+                | "FIELD_INVALID"
+                | "PERMISSION_DENIED"
+        )
+    }
+
     /// The broker does not answer.
     pub(crate) fn away(problem: &str) -> Self {
         let seconds = AWAY.as_secs();

@@ -121,7 +121,7 @@ pub(super) async fn wait(face: Arc<Face>, input: Wait) -> Result<Moved, ActError
     let wait = wait_of(input.wait_seconds)?;
     let unknown = match handoff_of(&face, &input.id).await {
         Ok(handoff_id) => return follow(&face, &handoff_id, wait).await,
-        Err(error) if error.reason == "TASK_UNKNOWN" || error.reason == "FIELD_INVALID" => error,
+        Err(error) if error.is_absent() => error,
         Err(error) => return Err(error),
     };
     // The id of a plan or of a negotiation: both sets say so.
@@ -130,16 +130,12 @@ pub(super) async fn wait(face: Arc<Face>, input: Wait) -> Result<Moved, ActError
             let (state, next) = (plan.state.clone(), plan.next.clone());
             return Ok(Moved { state, next, plan: Some(plan), ..Moved::default() });
         }
-        Err(error) if matches!(error.reason.as_str(), "PLAN_UNKNOWN" | "FIELD_INVALID" | "PERMISSION_DENIED") => {}
+        Err(error) if error.is_absent() => {}
         Err(error) => return Err(error),
     }
     match offers::follow(&face, &input.id, wait).await {
         Ok(bargain) => Ok(Moved::of_negotiation(bargain)),
-        Err(error)
-            if matches!(error.reason.as_str(), "NEGOTIATION_UNKNOWN" | "FIELD_INVALID" | "PERMISSION_DENIED") =>
-        {
-            Err(unknown)
-        }
+        Err(error) if error.is_absent() => Err(unknown),
         Err(error) => Err(error),
     }
 }
@@ -168,7 +164,7 @@ pub(super) async fn follow(face: &Face, handoff_id: &str, wait: std::time::Durat
 pub(super) async fn handoff_of(face: &Face, id: &str) -> Result<String, ActError> {
     match face.handoff(id).await {
         Ok(handoff) => return Ok(handoff.handoff_id),
-        Err(error) if matches!(error.reason.as_str(), "HANDOFF_UNKNOWN" | "FIELD_INVALID") => {}
+        Err(error) if error.is_absent() => {}
         Err(error) => return Err(error),
     }
     let task = face.task(id).await?;

@@ -224,7 +224,7 @@ async fn earlier(face: &Face, input: &HandOver, mode: HandoffMode) -> Result<Ear
                     return Ok(Earlier::Task(Box::new(task)));
                 }
             }
-            Err(error) if error.reason == "TASK_UNKNOWN" => {}
+            Err(error) if error.is_absent() => {}
             Err(error) => return Err(error),
         }
     }

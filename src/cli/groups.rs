@@ -11,7 +11,10 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
         &["dev", "demo", "inbox", "console", "handoff", "task", "mail", "context", "agent", "mcp", "keygen", "profile"],
     ),
     ("Work of many", &["plan", "negotiation", "workspace", "blob", "thread", "graph", "run", "spec", "schema"]),
-    ("Operate", &["serve", "cluster", "status", "health", "top", "dlq", "audit", "policy", "backup", "store"]),
+    (
+        "Operate",
+        &["serve", "cluster", "gateway", "status", "health", "top", "dlq", "audit", "policy", "backup", "store"],
+    ),
     ("Tools", &["token", "envelope", "bench", "conformance", "completions", "manual", "version", "help"]),
 ];
 

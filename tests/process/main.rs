@@ -31,6 +31,7 @@ mod foreign;
 mod forged;
 mod formats;
 mod full_disk;
+mod gateway;
 mod handoffs_watch;
 mod health;
 mod hostile;

@@ -317,7 +317,7 @@ fn check_ca(path: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses the caller's own private key file if other users can read it, as ssh does.
-fn check_private(path: &Path) -> Result<(), Failure> {
+pub(super) fn check_private(path: &Path) -> Result<(), Failure> {
     check_secret(path, "this private key")
 }
 

@@ -27,6 +27,7 @@ mod exec;
 pub mod exit;
 mod extend;
 mod find;
+mod gateway;
 mod graph;
 mod handoff;
 mod handoff_request;
@@ -187,6 +188,7 @@ pub enum Command {
     Inbox(inbox::InboxArgs),
     Console(console::ConsoleArgs),
     Mcp(mcp::McpArgs),
+    Gateway(gateway::GatewayArgs),
     Top(top::TopArgs),
     /// Request, answer, list and watch handoffs.
     #[command(subcommand)]
@@ -282,6 +284,7 @@ pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure
         Command::Handoff(command) => handoff::run(command, connection, output).await,
         Command::Top(args) => top::run(args, connection, output).await,
         Command::Mcp(args) => mcp::run(args, connection).await,
+        Command::Gateway(args) => gateway::run(args, connection, output).await,
         Command::Console(args) => console::run(args, connection, output).await,
         Command::Inbox(args) => inbox::run(args, connection, output).await,
         Command::Dlq(command) => dlq::run(command, connection, output).await,

@@ -77,7 +77,7 @@ struct AgentArgs {
 
 /// A set of tools. Each costs the model room in its context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ToolSet {
+pub(super) enum ToolSet {
     /// Find agents, lend, give away, take, report, ask, answer.
     Core,
     /// Contexts, and the steps of a takeover one by one.
@@ -93,7 +93,7 @@ enum ToolSet {
 }
 
 impl ToolSet {
-    const fn of_face(self) -> Set {
+    pub(super) const fn of_face(self) -> Set {
         match self {
             Self::Core => Set::Core,
             Self::Context => Set::Context,

@@ -84,10 +84,19 @@ pub(crate) async fn tls_trusting(
     ca: &Path,
     protocols: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    tls_over(tcp(broker).await?, ca, protocols).await
+}
+
+/// TLS over this connection, to a server whose CA is in this file.
+pub(crate) async fn tls_over(
+    stream: TcpStream,
+    ca: &Path,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut config = trusting(ca).with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let connector = TlsConnector::from(Arc::new(config));
-    connector.connect(ServerName::try_from("localhost").unwrap(), tcp(broker).await?).await
+    connector.connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
 
 /// An HTTP/2 connection after its preface and settings, with the largest windows.

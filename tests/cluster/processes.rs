@@ -438,7 +438,8 @@ async fn a_broker_alone_becomes_the_first_of_a_cluster_with_all_that_it_has() {
 #[test]
 fn a_log_with_entries_gets_no_first_broker() {
     let single = Broker::start();
-    let cluster = Cluster::with_keys(None, &single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
+    let cluster =
+        Cluster::with_keys(None, &single.data(), baton().args(["cluster", "keys", "--from"]).arg(single.data()));
     let alone = single.kill();
     let (path, config) = (cluster.folders[0].path().join("data"), cluster.folders[0].path().join("baton.toml"));
     let init = || exit_of(baton().args(["cluster", "init", "--config"]).arg(&config));

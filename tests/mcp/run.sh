@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `baton mcp` with the official Python and TypeScript clients of the Model Context Protocol: every tool, resource and prompt,
-# in the era of initialize and in that of metadata on each request.
+# `baton mcp` and `baton gateway` with the official Python and TypeScript clients of the Model Context Protocol: every tool,
+# resource and prompt, in the era of initialize and in that of metadata on each request.
 #
 #   BATON_BIN=target/debug/baton tests/mcp/run.sh
 #
@@ -34,7 +34,8 @@ fi
 work="$(mktemp -d)"
 "$BATON_BIN" dev --data "$work/data" --listen 127.0.0.1:0 > "$work/broker.log" 2>&1 &
 broker=$!
-trap 'kill "$broker" 2> /dev/null || true; wait "$broker" 2> /dev/null || true; rm -rf "$work"' EXIT
+gateway=
+trap 'kill "$broker" $gateway 2> /dev/null || true; wait "$broker" $gateway 2> /dev/null || true; rm -rf "$work"' EXIT
 for _ in $(seq 600); do
     [[ -s "$work/data/address" ]] && break
     kill -0 "$broker" 2> /dev/null || { cat "$work/broker.log" >&2; exit 1; }
@@ -43,9 +44,24 @@ done
 server="$(cat "$work/data/address")"
 # A module finds its dependencies beside itself.
 cp story.mjs story.json "$modules/"
-for era in legacy auto; do
-    "$venv/bin/python" story.py "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" "$era"
-    node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" "$era"
+ca="$work/data/tls/ca.pem"
+sets=core,context,plans,offers,workspace,mail
+"$BATON_BIN" gateway --data "$work/gateway" --listen 127.0.0.1:0 --tls-cert "$work/data/tls/server.pem" --tools "$sets" \
+    --tls-key "$work/data/tls/server.key" --server "$server" --ca "$ca" -o json > "$work/gateway.address" 2> "$work/gateway.log" &
+gateway=$!
+for _ in $(seq 600); do
+    [[ -s "$work/gateway.address" ]] && break
+    kill -0 "$gateway" 2> /dev/null || { cat "$work/gateway.log" >&2; exit 1; }
+    sleep 0.1
 done
-node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem" sdk1
-conformance/run.sh "$BATON_BIN" "$work" "$server" "$work/data/tls/ca.pem"
+url="$(python3 -c 'import json, sys; print(json.load(sys.stdin)["mcp"])' < "$work/gateway.address")"
+"$venv/bin/python" openapi.py "${url%/mcp}/api/v1/openapi.json" "$ca"
+export NODE_EXTRA_CA_CERTS="$ca"
+for over in "" "$url"; do
+    for era in legacy auto; do
+        "$venv/bin/python" story.py "$BATON_BIN" "$work" "$server" "$ca" "$era" $over
+        node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$ca" "$era" $over
+    done
+    node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$ca" sdk1 $over
+done
+conformance/run.sh "$BATON_BIN" "$work" "$server" "$ca" "$url"

@@ -1,7 +1,7 @@
 // The story of story.json through the official TypeScript client: see story.py.
 //
-// story.mjs BATON FOLDER SERVER CA ERA, where ERA is "legacy" (initialize), "auto" (the newest version), or "sdk1" for version 1 of
-// the client, which most hosts have.
+// story.mjs BATON FOLDER SERVER CA ERA [URL], where ERA is "legacy" (initialize), "auto" (the newest version), or "sdk1" for version 1
+// of the client, which most hosts have. With URL the client speaks to a gateway; NODE_EXTRA_CA_CERTS must name its CA.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -61,24 +61,42 @@ async function play(clients, names) {
     return called.size;
 }
 
-const [baton, folder, server, ca, era] = process.argv.slice(2);
+const [baton, folder, server, ca, era, url] = process.argv.slice(2);
+const broker = ["--server", server, "--ca", ca];
 const [names, clients] = [{}, {}];
+const way = url === undefined ? "stdio" : "streamableHttp";
 const parts =
     era === "sdk1"
-        ? ["@modelcontextprotocol/sdk/client/index.js", "@modelcontextprotocol/sdk/client/stdio.js"]
-        : ["@modelcontextprotocol/client", "@modelcontextprotocol/client/stdio"];
-const [{ Client }, { StdioClientTransport }] = await Promise.all(parts.map((part) => import(part)));
+        ? ["@modelcontextprotocol/sdk/client/index.js", `@modelcontextprotocol/sdk/client/${way}.js`]
+        : ["@modelcontextprotocol/client", url === undefined ? "@modelcontextprotocol/client/stdio" : "@modelcontextprotocol/client"];
+const [{ Client }, { StdioClientTransport, StreamableHTTPClientTransport }] = await Promise.all(
+    parts.map((part) => import(part)),
+);
+
+/** Registers the agent, and lends the gateway a key. Returns its token. */
+function granted(id, key) {
+    execFileSync(baton, ["agent", "register", "--id", id, "--key", key, ...broker], { stdio: "ignore" });
+    const grant = ["gateway", "grant", "--data", `${folder}/gateway`, "--id", id, "--key", key, "-o", "json", ...broker];
+    return JSON.parse(execFileSync(baton, grant, { encoding: "utf8" })).token;
+}
+
 for (const who of ["alice", "bob"]) {
-    names[who] = `${who}-typescript-${era}`;
+    names[who] = `${who}-typescript-${url === undefined ? "" : "http-"}${era}`;
     const key = `${folder}/${names[who]}.pem`;
     execFileSync(baton, ["keygen", "--out", key], { stdio: "ignore" });
-    const args = ["mcp", "--id", names[who], "--key", key, "--server", server, "--ca", ca, "--tools", SETS];
     const options = era === "sdk1" ? {} : { versionNegotiation: { mode: era } };
     clients[who] = new Client({ name: "story", version: "1" }, options);
-    await clients[who].connect(new StdioClientTransport({ command: baton, args }));
+    if (url === undefined) {
+        const args = ["mcp", "--id", names[who], "--key", key, ...broker, "--tools", SETS];
+        await clients[who].connect(new StdioClientTransport({ command: baton, args }));
+    } else {
+        const headers = { Authorization: `Bearer ${granted(names[who], key)}` };
+        await clients[who].connect(new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
+    }
     // A client that knows the schemas of outputs checks each output.
     await clients[who].listTools();
 }
 const tools = await play(clients, names);
-console.log(`typescript, ${clients.alice.getNegotiatedProtocolVersion?.() ?? era}: ${tools} tools`);
+const shown = url === undefined ? "typescript" : "typescript, HTTP";
+console.log(`${shown}, ${clients.alice.getNegotiatedProtocolVersion?.() ?? era}: ${tools} tools`);
 await Promise.all(Object.values(clients).map((client) => client.close()));

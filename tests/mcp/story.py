@@ -1,16 +1,21 @@
-"""The story of story.json through the official Python client: every tool of `baton mcp`, its resources and prompts.
+"""The story of story.json through the official Python client: every tool, its resources and prompts.
 
-story.py BATON FOLDER SERVER CA ERA, where ERA is "legacy" (initialize) or "auto" (the newest version).
+story.py BATON FOLDER SERVER CA ERA [URL], where ERA is "legacy" (initialize) or "auto" (the newest version). The client starts
+`baton mcp`, or with URL it speaks to a gateway, whose folder is FOLDER/gateway.
 """
 
 import asyncio
+import contextlib
 import json
 import pathlib
+import ssl
 import subprocess
 import sys
 import time
 
+import httpx2
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 SETS = "core,context,plans,offers,workspace,mail"
 STORY = json.loads((pathlib.Path(__file__).parent / "story.json").read_text())
@@ -71,21 +76,34 @@ async def play(clients, names):
     return len(called)
 
 
+def granted(baton, folder, broker, who, key):
+    """Registers the agent, and lends the gateway a key. Returns its token."""
+    agent = ["--id", who, "--key", key, "-o", "json", *broker]
+    subprocess.run([baton, "agent", "register", *agent], check=True, stdout=subprocess.DEVNULL)
+    grant = [baton, "gateway", "grant", "--data", f"{folder}/gateway", *agent]
+    return json.loads(subprocess.run(grant, check=True, stdout=subprocess.PIPE).stdout)["token"]
+
+
 async def main():
-    baton, folder, server, ca, era = sys.argv[1:]
-    names, transports = {}, {}
-    for who in ("alice", "bob"):
-        names[who] = f"{who}-python-{era}"
-        key = f"{folder}/{names[who]}.pem"
-        subprocess.run([baton, "keygen", "--out", key], check=True, stdout=subprocess.DEVNULL)
-        arguments = ["mcp", "--id", names[who], "--key", key, "--server", server, "--ca", ca, "--tools", SETS]
-        transports[who] = StdioServerParameters(command=baton, args=arguments)
-    async with (
-        Client(transports["alice"], mode=era) as alice,
-        Client(transports["bob"], mode=era) as bob,
-    ):
-        tools = await play({"alice": alice, "bob": bob}, names)
-        print(f"python, {alice.protocol_version}: {tools} tools")
+    baton, folder, server, ca, era, *url = sys.argv[1:]
+    broker = ["--server", server, "--ca", ca]
+    names, clients = {}, {}
+    async with contextlib.AsyncExitStack() as stack:
+        for who in ("alice", "bob"):
+            names[who] = f"{who}-python-{'http-' if url else ''}{era}"
+            key = f"{folder}/{names[who]}.pem"
+            subprocess.run([baton, "keygen", "--out", key], check=True, stdout=subprocess.DEVNULL)
+            if url:
+                headers = {"Authorization": f"Bearer {granted(baton, folder, broker, names[who], key)}"}
+                verify = ssl.create_default_context(cafile=ca)
+                http = httpx2.AsyncClient(headers=headers, verify=verify, timeout=300)
+                transport = streamable_http_client(url[0], http_client=await stack.enter_async_context(http))
+            else:
+                arguments = ["mcp", "--id", names[who], "--key", key, *broker, "--tools", SETS]
+                transport = StdioServerParameters(command=baton, args=arguments)
+            clients[who] = await stack.enter_async_context(Client(transport, mode=era))
+        tools = await play(clients, names)
+        print(f"python, {'HTTP, ' if url else ''}{clients['alice'].protocol_version}: {tools} tools")
 
 
 asyncio.run(main())

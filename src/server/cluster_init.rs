@@ -1,7 +1,7 @@
 //! The folder of a broker alone becomes that of the first broker of a cluster.
 //!
 //! Owns the order of the steps: the store notes the first entry of the shared log, the log gets it, and the store becomes one of
-//! the cluster. A founding that is cut off at any step goes on with the next call. Must not know how an entry or a table is
+//! the cluster. An interrupted founding goes on with the next call. Must not know how an entry or a table is
 //! kept.
 
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ fn begin(store: &Path, entry: Bytes) -> Result<Founding, InitError> {
     Ok(Founding::begin(store, || entry)?)
 }
 
-/// Makes an entry the first of the log, unless it is that already.
+/// Makes an entry the first of the log. A log that begins with the same entry is left as found.
 async fn append(log: &dyn SharedLog, entry: &Bytes) -> Result<(), InitError> {
     const FIRST: Position = 1;
     match log.append(FIRST - 1, entry.clone()).await {

@@ -185,7 +185,7 @@ async fn revoke(args: RevokeArgs, connection: &ConnectionArgs, output: &Output) 
         Failure::refused("AGENT_KEY_UNKNOWN", text)
     };
     let (stored, file) = folder.named(&args.key_id)?.ok_or_else(unknown)?;
-    // From here on the gateway refuses the token, whatever the broker says.
+    // From here on the gateway refuses the token, also if the broker cannot be asked.
     let file = file.mark_as_revoked()?;
     if let Err(error) = revoke_at_broker(&stored, connection).await {
         let advice = "the gateway takes the token no more; run this command again to revoke the key at the broker";

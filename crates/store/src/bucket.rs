@@ -13,7 +13,7 @@ pub struct BucketOptions {
     pub allow_http: bool,
 }
 
-/// The option that is wrong.
+/// The wrong option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BucketProblem {
     /// [`BucketOptions::url`], and what is wrong with it.
@@ -44,7 +44,7 @@ impl BucketOptions {
     ///
     /// # Errors
     ///
-    /// The option that is wrong.
+    /// The wrong option.
     pub fn check(&self) -> Result<(), BucketProblem> {
         self.parts().map_err(BucketProblem::Url)?;
         let Some(endpoint) = self.endpoint.as_deref() else { return Ok(()) };

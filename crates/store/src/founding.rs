@@ -1,7 +1,7 @@
 //! The store of a broker alone becomes the store of a cluster's first broker.
 //!
 //! Owns the file FOUNDING: the first entry of the shared log, which is written before the log gets it and removed as the
-//! last step. So a founding that is cut off goes on with the same entry, and no broker opens the folder in between. Must not
+//! last step. So an interrupted founding goes on with the same entry, and no broker opens the folder in between. Must not
 //! know the content of the entry.
 
 use std::{
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::disk;
 
-/// A store that is becoming the first one of a cluster. No other process has it.
+/// A store on its way to be the first one of a cluster. No other process has it.
 #[derive(Debug)]
 pub struct Founding {
     path: PathBuf,
@@ -84,8 +84,8 @@ impl Founding {
         self.forget_entry()
     }
 
-    /// Makes the store one of this cluster. The shared log has the entry, at this mark. What is cut off, another
-    /// [`Self::begin`] and this finish.
+    /// Makes the store one of this cluster. The shared log has the entry, at this mark. Another [`Self::begin`] and this
+    /// finish an interrupted call.
     ///
     /// # Errors
     ///

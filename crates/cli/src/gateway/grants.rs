@@ -116,7 +116,7 @@ pub(super) struct Folder(PathBuf);
 pub(super) struct GrantFile(PathBuf);
 
 impl Folder {
-    /// The folder, made if it is not there.
+    /// Opens the folder, and makes a missing one.
     pub(super) fn create(path: &Path) -> Result<Self, Failure> {
         match fs::DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Failure::writing(path, &error)),
@@ -124,7 +124,7 @@ impl Folder {
         }
     }
 
-    /// The folder that is there, and that only its owner can read.
+    /// Opens an existing folder. Fails if other users can read it.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let found = fs::metadata(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => Failure::file(path, "there is no such folder; `baton gateway grant` makes it"),
@@ -165,7 +165,7 @@ impl Folder {
         Ok(GrantFile(file))
     }
 
-    /// All grants, also those that have ended.
+    /// All grants, also the ended ones.
     pub(super) fn all(&self) -> Result<Vec<(Stored, State)>, Failure> {
         let mut all = Vec::new();
         for (token, state) in self.names().map_err(|error| Failure::file(&self.0, error))? {
@@ -225,7 +225,7 @@ impl GrantFile {
     }
 }
 
-/// The text of a grant's file; `None`: there is none.
+/// The text of a grant's file; `None` without a file.
 fn read(path: &Path) -> io::Result<Option<String>> {
     let file = match fs::File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -29,11 +29,11 @@ use super::{
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// The largest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// The most connections for each request that is served at a time: some are between two requests.
+/// The most connections for each request at a time: some are between two requests.
 const CONNECTIONS_PER_REQUEST: usize = 2;
 /// The time that requests have to end when the gateway stops.
 const DRAIN: Duration = Duration::from_secs(5);
-/// The pause in accepting while the machine lacks a resource, such as file descriptors.
+/// The pause in accepting while the machine lacks a resource, for example file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
@@ -134,7 +134,7 @@ async fn serve(
     drop(time::timeout(DRAIN, drained).await);
 }
 
-/// The next connection, once there is a place for it.
+/// The next connection, once a place is free.
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,

@@ -15,7 +15,7 @@ const AGAIN_SECONDS: u64 = 1;
 /// The same where the broker does not say it.
 const LATER_SECONDS: u64 = 30;
 
-/// A request that is not served. The body is JSON: the stable reason, and words.
+/// A refused request. The body is JSON: the stable reason, and words.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) status: StatusCode,
@@ -122,7 +122,7 @@ pub(super) fn token_of(headers: &HeaderMap) -> Result<&str, Refused> {
     }
 }
 
-/// The refusal of a token without a grant. It does not say which of the causes it is.
+/// The refusal of a token without a grant. It does not name the cause.
 pub(super) fn no_grant() -> Refused {
     let text = "no grant has this token: it was never printed, was revoked, or has ended";
     Refused::new(StatusCode::UNAUTHORIZED, "TOKEN_INVALID", text)

@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::access::Refused;
 
-/// The largest body of a request: a payload of 1 MiB, and what is around it.
+/// The largest body of a request: a payload of 1 MiB, and 64 KiB around it.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024 + 64 * 1024;
 /// The most bytes of a larger body that are read and discarded. A client that sends more may lose the answer.
 const DISCARDED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;

@@ -60,7 +60,7 @@ type Finding<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where the grants are kept.
 pub trait Grants: std::fmt::Debug + Send + Sync {
-    /// The grant whose token has this digest. `None`: there is none, or it was revoked.
+    /// The grant whose token has this digest. `None`: unknown or revoked.
     fn find<'a>(&'a self, token: &'a TokenDigest) -> Finding<'a, Option<Grant>>;
 
     /// The digests of all tokens. `None`: they cannot be read now.
@@ -91,7 +91,7 @@ impl Caller {
         SystemClock.now() >= self.expire_time
     }
 
-    /// Whether the broker takes the key. A broker that is away is not waited for: the act then says so.
+    /// Whether the broker takes the key. Does not wait for an absent broker: the act then says so.
     async fn is_accepted(&self) -> bool {
         let mut last = self.accepted.lock().await;
         if let Some((at, is_accepted)) = *last

@@ -433,12 +433,14 @@ def test_an_exception_of_a_callback_ends_the_call_or_is_logged(broker):
         assert alice.delegate("bob", "ticket-2", REQUEST, SECTIONS, on_progress=fail).result == {}
 
 
+# A shell without job control starts what it puts into the background with SIGINT ignored, and the tests may be there.
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from datetime import timedelta
 from baton import json_section, load_key, v1
 from baton.sync import Agent
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 server, ca, name, key, what = sys.argv[1:]
 agent = Agent(server, name, load_key(key), ca_file=ca)
 with agent:

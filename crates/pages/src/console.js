@@ -81,6 +81,8 @@ function showCommand() {
 }
 if (act) {
   act.addEventListener("input", showCommand);
+  // Fields that were filled before this script ran, or that the browser restored.
+  showCommand();
   const copy = document.createElement("button");
   copy.type = "button";
   copy.textContent = "Copy";

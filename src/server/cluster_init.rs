@@ -110,13 +110,9 @@ pub async fn init(config: &Config, settings: &ClusterSettings) -> Result<(), Ini
     let folder = store.clone();
     let begun = tokio::task::spawn_blocking(move || begin(&folder, entry)).await;
     let founding = begun.map_err(|error| InitError::Unknown(error.to_string()))??;
-    match append(&*log, founding.entry()).await {
-        Ok(()) => {}
-        Err(InitError::NotEmpty { .. }) => {
-            founding.cancel()?;
-            return Err(InitError::NotEmpty { name: settings.name.clone() });
-        }
-        Err(error) => return Err(error),
+    if !append(&*log, founding.entry()).await? {
+        founding.cancel()?;
+        return Err(InitError::NotEmpty { name: settings.name.clone() });
     }
     let mut chain = Chain::EMPTY;
     chain.follow(founding.entry(), &expected)?;
@@ -134,16 +130,16 @@ fn begin(store: &Path, entry: Bytes) -> Result<Founding, InitError> {
     Ok(Founding::begin(store, || entry)?)
 }
 
-/// Makes an entry the first of the log. A log that begins with the same entry is left as found.
-async fn append(log: &dyn SharedLog, entry: &Bytes) -> Result<(), InitError> {
+/// Makes an entry the first of the log. Returns whether the log begins with it: an earlier call may have appended it.
+async fn append(log: &dyn SharedLog, entry: &Bytes) -> Result<bool, InitError> {
     const FIRST: Position = 1;
     match log.append(FIRST - 1, entry.clone()).await {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
         Err(AppendError::TooLarge { bytes, bytes_max }) => Err(TooLarge { bytes, bytes_max }.into()),
         Err(AppendError::Unknown(problem)) => Err(InitError::Unknown(problem)),
         Err(AppendError::Fenced) => match log.read(FIRST, 1).await {
-            Ok(entries) if entries.first().is_some_and(|(_, first)| first == entry) => Ok(()),
-            Ok(_) | Err(ReadError::Trimmed { .. }) => Err(InitError::NotEmpty { name: String::new() }),
+            Ok(entries) => Ok(entries.first().is_some_and(|(_, first)| first == entry)),
+            Err(ReadError::Trimmed { .. }) => Ok(false),
             Err(ReadError::Unavailable(error)) => Err(error.into()),
             Err(ReadError::Damaged(problem)) => Err(InitError::Unknown(problem)),
         },

@@ -150,24 +150,21 @@ pub(super) struct SharedKeys {
 }
 
 impl SharedKeys {
-    /// Reads the keys of a broker alone, in its data folder.
-    pub(super) fn of_broker(data: &Path) -> Result<Self, FolderError> {
-        let key = |name: &str| PrivateKey::read(&data.join("keys").join(name));
-        let token_path = data.join("operator.token");
-        let token = fs::read_to_string(&token_path).map_err(|source| FolderError::File { path: token_path, source })?;
-        Ok(Self {
-            identity: identity_of(key("broker.pem")?, key("coordinator.pem")?),
-            operator_token: Zeroizing::new(token.trim().to_owned()),
-        })
+    /// Reads the keys of a cluster. Makes none: two brokers would make different ones.
+    pub(super) fn read(folder: &Path) -> Result<Self, FolderError> {
+        Self::read_from(folder, folder.join("operator.token"))
     }
 
-    /// Reads the keys. Makes none: two brokers would make different ones.
-    pub(super) fn read(folder: &Path) -> Result<Self, FolderError> {
+    /// Reads the keys of a broker alone, in its data folder.
+    pub(super) fn of_broker(data: &Path) -> Result<Self, FolderError> {
+        Self::read_from(&data.join("keys"), data.join("operator.token"))
+    }
+
+    fn read_from(folder: &Path, token_path: PathBuf) -> Result<Self, FolderError> {
         let key = |name: &str| {
             warn_of_readers(&folder.join(name));
             PrivateKey::read(&folder.join(name))
         };
-        let token_path = folder.join("operator.token");
         warn_of_readers(&token_path);
         let token = fs::read_to_string(&token_path).and_then(|token| match token.trim() {
             "" => Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")),

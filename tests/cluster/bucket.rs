@@ -391,7 +391,7 @@ enum Fate {
     Delayed,
     /// The server never gets it.
     Lost,
-    /// The server gets it, and nobody its answer.
+    /// The server gets it, and its answer is lost.
     Unanswered,
     /// The server gets it twice, and the client the second answer.
     Doubled,

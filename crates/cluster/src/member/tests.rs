@@ -345,16 +345,20 @@ fn a_trimmed_log_is_restored_from_a_peer() {
     assert_eq!((late.member.role(), late.member.chain()), (&Role::Following, leader.member.chain()));
 }
 
-#[test]
-fn a_log_that_begins_behind_a_store_is_followed_only_by_its_copies() {
-    let engine = Memory::default();
-    let expected = config("b1", 1).expected;
-    let foundation = Payload::Foundation(Foundation {
+fn foundation(expected: &Expected) -> Payload {
+    Payload::Foundation(Foundation {
         cluster: expected.cluster.clone(),
         broker: "b1".into(),
         id: Bytes::from_static(&[1; 16]),
         ..Foundation::default()
-    });
+    })
+}
+
+#[test]
+fn a_log_that_begins_behind_a_store_is_followed_only_by_its_copies() {
+    let engine = Memory::default();
+    let expected = config("b1", 1).expected;
+    let foundation = foundation(&expected);
     let entry = Chain::EMPTY.next(&foundation, &expected, 1024).unwrap();
     engine.append_now(0, entry.clone()).unwrap();
     let mut founded = Chain::EMPTY;
@@ -386,12 +390,7 @@ fn a_log_that_begins_behind_a_store_is_followed_only_by_its_copies() {
 #[test]
 fn a_foundation_behind_other_entries_is_damage() {
     let expected = config("b1", 1).expected;
-    let foundation = Payload::Foundation(Foundation {
-        cluster: expected.cluster.clone(),
-        broker: "b1".into(),
-        id: Bytes::from_static(&[1; 16]),
-        ..Foundation::default()
-    });
+    let foundation = foundation(&expected);
     let mut chain = Chain::EMPTY;
     for position in 1..=2 {
         let entry = chain.next(&foundation, &expected, 1024).unwrap();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
-    OfferOutcome, PASSED_OVER_MAX, PassedOver, Priority, ReceiverView, Rejection, STEPS_MAX, State, Step, Task,
-    Transition, Unavailable, Untaken, Waiting,
+    OfferOutcome, PASSED_OVER_MAX, PassedOver, Priority, ReceiverView, Rejection, STEPS_MAX, Snapshot, State, Step,
+    Task, Transition, Unavailable, Untaken, Waiting,
 };
 use crate::{codes::ErrorCode, coordinator::Order, ids::AgentId, time::Timestamp};
 
@@ -38,6 +38,24 @@ pub(crate) fn check_owner(task: &Task, from: &AgentId, epoch: u64) -> Result<(),
     Ok(())
 }
 
+/// A transition that ends the open handoff of a task as CANCELLED, if there is one, and tells its candidate.
+pub(super) fn end_open_handoff(
+    snapshot: Snapshot<'_>,
+    task: &Task,
+    cause: Cause,
+    (code, text): (ErrorCode, &str),
+    now: Timestamp,
+) -> Transition {
+    let task = task.clone();
+    let Some(open) = snapshot.handoff.filter(|handoff| !handoff.state.is_final()) else {
+        return Transition { task, handoff: None, effects: Vec::new() };
+    };
+    let mut builder = TransitionBuilder::new(task, open.clone(), snapshot.unavailable, now);
+    builder.end(State::Cancelled, cause, code, text);
+    builder.tell_candidate();
+    builder.done()
+}
+
 /// What follows for an open handoff that no candidate has.
 pub(super) enum Next {
     /// This agent is asked.
@@ -63,11 +81,11 @@ pub(super) struct TransitionBuilder {
 }
 
 impl TransitionBuilder {
-    pub(super) fn new(task: &Task, handoff: &Handoff, unavailable: Unavailable<'_>, now: Timestamp) -> Self {
+    pub(super) fn new(task: Task, handoff: Handoff, unavailable: Unavailable<'_>, now: Timestamp) -> Self {
         let Unavailable { gone, full } = unavailable;
         Self {
-            task: task.clone(),
-            handoff: handoff.clone(),
+            task,
+            handoff,
             effects: Vec::new(),
             gone: gone.to_vec(),
             full: full.to_vec(),

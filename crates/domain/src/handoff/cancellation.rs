@@ -1,8 +1,8 @@
 //! The cancellation of a task by the broker: with the task that it is a part of, or after a long time without work.
 
 use super::{
-    Advice, Cause, Effect, Input, Loan, Mail, Message, Notice, Snapshot, State, Task, TaskStatus, Transition,
-    builder::TransitionBuilder,
+    Advice, Cause, Effect, Input, Loan, Mail, Message, Notice, Snapshot, Task, TaskStatus, Transition,
+    builder::end_open_handoff,
 };
 use crate::{
     EntityId, ReadError, Reader, Signal,
@@ -73,15 +73,8 @@ pub(super) fn cancel_task(snapshot: Snapshot<'_>, why: &Cancellation, now: Times
         Cancellation::WithParent(_) => return None,
         Cancellation::Idle => "the task was cancelled, because no agent had worked on it for a long time".to_owned(),
     };
-    let (mut task, mut effects) = (before.clone(), Vec::new());
-    let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
-        builder.end(State::Cancelled, Cause::TaskCanceled, ErrorCode::TaskCanceled, &text);
-        builder.tell_candidate();
-        task = builder.task;
-        effects = builder.effects;
-        builder.handoff
-    });
+    let Transition { mut task, handoff, mut effects } =
+        end_open_handoff(snapshot, before, Cause::TaskCanceled, (ErrorCode::TaskCanceled, &text), now);
     // Each agent waits for the end of a handoff of its own: the owner for that of the open one, a delegator for its loan.
     let taken_over = task.hops.iter().rev().find(|hop| hop.receiver == task.owner).map(|hop| hop.handoff);
     let of_owner = handoff.as_ref().map(|open| open.id).or(taken_over);

@@ -15,23 +15,23 @@ pub(super) fn requested_task(request: &Request, now: Timestamp) -> Task {
         conversation: request.conversation.clone(),
         loop_limits: request.loop_limits,
     };
-    Task { created_by: None, plan: request.plan.clone(), ..new_task(&new, now) }
+    Task { created_by: None, plan: request.plan.clone(), ..new_task(new, now) }
 }
 
 /// A task without a handoff, owned by the sender of the message.
-pub(super) fn new_task(new: &NewTask, now: Timestamp) -> Task {
+pub(super) fn new_task(new: NewTask, now: Timestamp) -> Task {
     Task {
-        id: new.task.clone(),
-        task_type: new.task_type.clone(),
-        owner: new.from.clone(),
+        id: new.task,
+        task_type: new.task_type,
+        owner: new.from,
         epoch: 1,
         status: TaskStatus::Created,
         progress: None,
         details: String::new(),
         result: None,
         prompts: Vec::new(),
-        parent: new.parent.clone(),
-        conversation: new.conversation.clone(),
+        parent: new.parent,
+        conversation: new.conversation,
         created_by: Some(new.id),
         plan: None,
         open_handoff: None,

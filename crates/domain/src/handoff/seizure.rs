@@ -1,8 +1,8 @@
 //! The seizure of a task by an operator: the coordinator owns the task, and hands it on.
 
 use super::{
-    Advice, Cause, Effect, Mail, Notice, Priority, Rejection, Seize, Seizure, Snapshot, State, TaskStatus, Transition,
-    builder::TransitionBuilder,
+    Advice, Cause, Effect, Mail, Notice, Priority, Rejection, Seize, Seizure, Snapshot, TaskStatus, Transition,
+    builder::end_open_handoff,
 };
 use crate::{
     codes::ErrorCode,
@@ -26,16 +26,9 @@ pub(super) fn take_from_owner(snapshot: Snapshot<'_>, seize: &Seize, now: Timest
         return Err(Rejection::TaskFinal { status: task.status });
     }
     let text = reassigned_text(seize);
-    let (mut task, mut effects) = (task.clone(), Vec::new());
-    let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
-        builder.end(State::Cancelled, Cause::Reassigned, ErrorCode::TaskReassigned, &text);
-        // The candidate has its own notice about its offer. The owner is told below, as the owner that it was.
-        builder.tell_candidate();
-        task = builder.task;
-        effects = builder.effects;
-        builder.handoff
-    });
+    // The candidate has its own notice about its offer. The owner is told below, as the owner that it was.
+    let Transition { mut task, handoff, mut effects } =
+        end_open_handoff(snapshot, task, Cause::Reassigned, (ErrorCode::TaskReassigned, &text), now);
     // The owner waits for the end of its open handoff, and a delegator for that of its loan.
     let of_owner = handoff.as_ref().map_or(seize.handoff, |open| open.id);
     let mut told = Vec::new();

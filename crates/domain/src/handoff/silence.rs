@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use super::{
-    Advice, Cause, Effect, Handoff, Loan, Mail, Notice, Snapshot, State, Task, TransferTerms, Transition, WorkTerms,
-    builder::TransitionBuilder,
+    Advice, Cause, Effect, Handoff, Loan, Mail, Notice, Snapshot, Task, TransferTerms, Transition, WorkTerms,
+    builder::end_open_handoff,
     step::{recall, told_of},
 };
 use crate::{codes::ErrorCode, time::Timestamp};
@@ -72,15 +72,8 @@ pub(super) fn abandon(snapshot: Snapshot<'_>, now: Timestamp) -> Option<Transiti
 
 /// Returns a transferred task to the agent that handed it over. Its open handoff ends.
 fn give_back(snapshot: Snapshot<'_>, task: &Task, transfer: &TransferTerms, text: &str, now: Timestamp) -> Transition {
-    let (mut task, mut effects) = (task.clone(), Vec::new());
-    let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
-        builder.end(State::Cancelled, Cause::Recalled, ErrorCode::TaskAbandoned, text);
-        builder.tell_candidate();
-        task = builder.task;
-        effects = builder.effects;
-        builder.handoff
-    });
+    let Transition { mut task, handoff, mut effects } =
+        end_open_handoff(snapshot, task, Cause::Recalled, (ErrorCode::TaskAbandoned, text), now);
     let code = (ErrorCode::TaskAbandoned, text);
     effects.push(told_of(&task.owner, transfer.handoff, code, Advice::DropTask));
     effects.push(told_of(&transfer.former, transfer.handoff, code, Advice::KeepTask));

@@ -7,7 +7,7 @@ use super::{
     Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, NewTask, Notice, OfferOutcome, Outcome, PassedOver,
     Prompt, Question, ReceiverView, Rejection, Request, Snapshot, State, Task, TaskStatus, Transition, Unavailable,
     Waiting,
-    builder::{Next, TransitionBuilder, check_owner, loop_limit},
+    builder::{Next, TransitionBuilder, check_owner, end_open_handoff, loop_limit},
     cancellation::cancel_task,
     creation::{new_handoff, new_task, requested_task},
     events::{candidate_gone, give_up, look_again, pass_time, take_ack},
@@ -80,8 +80,13 @@ fn apply(snapshot: Snapshot<'_>, input: &Input, now: Timestamp) -> Result<Outcom
         Input::Message { from, epoch, message } => {
             let task = snapshot.task.ok_or(Rejection::TaskUnknown)?;
             let handoff = snapshot.handoff.ok_or(Rejection::HandoffUnknown)?;
-            take_message(TransitionBuilder::new(task, handoff, snapshot.unavailable, now), from, *epoch, message)
-                .map(Outcome::moved)
+            take_message(
+                TransitionBuilder::new(task.clone(), handoff.clone(), snapshot.unavailable, now),
+                from,
+                *epoch,
+                message,
+            )
+            .map(Outcome::moved)
         }
         Input::Acked { by, mail, decides_within } => {
             Ok(with_both(snapshot, now, |builder| take_ack(builder, by, *mail, *decides_within)))
@@ -108,7 +113,8 @@ fn with_both(
     act: impl FnOnce(TransitionBuilder) -> Option<Transition>,
 ) -> Outcome {
     let (Some(task), Some(handoff)) = (snapshot.task, snapshot.handoff) else { return Outcome::Unchanged };
-    act(TransitionBuilder::new(task, handoff, snapshot.unavailable, now)).map_or(Outcome::Unchanged, Outcome::moved)
+    act(TransitionBuilder::new(task.clone(), handoff.clone(), snapshot.unavailable, now))
+        .map_or(Outcome::Unchanged, Outcome::moved)
 }
 
 // ---------------------------------------------------------------------------------------------------------- request
@@ -121,7 +127,7 @@ fn create(snapshot: Snapshot<'_>, new: &NewTask, now: Timestamp) -> Result<Trans
     if new.epoch > 1 {
         return Err(Rejection::EpochAhead { claimed: new.epoch, current: 1 });
     }
-    Ok(Transition { task: new_task(new, now), handoff: None, effects: Vec::new() })
+    Ok(Transition { task: new_task(new.clone(), now), handoff: None, effects: Vec::new() })
 }
 
 /// Opens a handoff, and creates the task if it does not exist.
@@ -168,9 +174,9 @@ fn open(
     let has_none = handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender);
     task.open_handoff = Some(handoff.id);
     task.updated_at = now;
-    let mut builder = TransitionBuilder::new(&task, &handoff, unavailable, now);
+    let mut builder = TransitionBuilder::new(task, handoff, unavailable, now);
     builder.pass_over(passed_over);
-    if has_none && !handoff.wait_for_agent {
+    if has_none && !builder.handoff.wait_for_agent {
         let last = builder.handoff.offers.last().ok_or(Rejection::NoCandidate)?;
         builder.handoff.candidate = last.candidate.clone();
         builder.end_without_candidate();
@@ -448,7 +454,10 @@ fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timesta
         && update.status == TaskStatus::InProgress
         && !handoff.state.is_final()
     {
-        return candidate_is_busy(TransitionBuilder::new(task, handoff, snapshot.unavailable, now), update);
+        return candidate_is_busy(
+            TransitionBuilder::new(task.clone(), handoff.clone(), snapshot.unavailable, now),
+            update,
+        );
     }
     check_owner(task, update.from, update.epoch)?;
     if task.status.is_final() {
@@ -476,17 +485,15 @@ fn report_status(snapshot: Snapshot<'_>, update: &StatusUpdate<'_>, now: Timesta
     let is_asked = |agent: &AgentId| update.prompt.is_some_and(|question| question.asked == *agent);
     let others: Vec<_> = update.receivers.iter().filter(|receiver| !is_asked(receiver)).cloned().collect();
     tell_receivers(&mut effects, &others);
-    let handoff = snapshot.handoff.map(|handoff| {
-        let mut builder = TransitionBuilder::new(&task, handoff, snapshot.unavailable, now);
-        // The owner reports that it still prepares the context, which extends that step. After the deadline, the report
-        // counts for the task alone.
-        if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && builder.not_overdue() {
-            let context = handoff.timeouts.context;
-            builder.extend(context);
-        }
-        builder.handoff
-    });
-    Ok(Transition { task, handoff, effects })
+    let Some(handoff) = snapshot.handoff else { return Ok(Transition { task, handoff: None, effects }) };
+    let mut builder = TransitionBuilder::new(task, handoff.clone(), snapshot.unavailable, now);
+    builder.effects = effects;
+    // The owner reports that it still prepares the context, which extends that step. After the deadline, the report
+    // counts for the task alone.
+    if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && builder.not_overdue() {
+        builder.extend(handoff.timeouts.context);
+    }
+    Ok(builder.done())
 }
 
 /// Moves the due time of the innermost loan, which is the owner's, to this span from now, and never over the limit of its
@@ -594,15 +601,8 @@ pub(super) fn recall(
     (code, text): (ErrorCode, &str),
     now: Timestamp,
 ) -> Transition {
-    let (mut task, mut effects) = (task.clone(), Vec::new());
-    let handoff = snapshot.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
-        let mut builder = TransitionBuilder::new(&task, open, snapshot.unavailable, now);
-        builder.end(State::Cancelled, Cause::Recalled, code, text);
-        builder.tell_candidate();
-        task = builder.task;
-        effects = builder.effects;
-        builder.handoff
-    });
+    let Transition { mut task, handoff, mut effects } =
+        end_open_handoff(snapshot, task, Cause::Recalled, (code, text), now);
     let ended = task.loans.split_off(loan);
     let Loan { delegator, handoff: lent_by, .. } = ended[0].clone();
     // The delegators of the inner loans no longer get the task back, and the owner loses it now.

@@ -57,7 +57,7 @@ pub enum StartError {
     )]
     Store(#[from] BrokerError),
     /// The operating system gives no thread.
-    #[error("failed to start the engine's thread: {0}")]
+    #[error("failed to start a thread: {0}")]
     Thread(io::Error),
 }
 
@@ -128,7 +128,7 @@ impl Broker {
         let (directory, handoff_changes) = (engine.directory().clone(), engine.handoff_changes().clone());
         let open_handoffs_at_start = engine.open_handoffs();
         let rates = Rates::new(&settings.limits);
-        let workers = Workers::new(CpuAccounts::new(&settings.limits));
+        let workers = Workers::new(CpuAccounts::new(&settings.limits)).map_err(StartError::Thread)?;
         let (queue, commands) = command_queue();
         let engine = {
             let (clock, ended) = (clock.clone(), ended.clone());

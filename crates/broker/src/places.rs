@@ -5,16 +5,24 @@
 //! most a quarter of the places, so it waits behind itself. Callers that wait take turns, whatever number of calls each
 //! has; the calls of one caller run in the order of their arrival. Work whose call is given up while it waits never runs.
 //!
+//! Large work runs on threads of its own, whose priority is below that of the engine and of the threads that serve
+//! connections: a message does not wait until a check or a page of another agent has had its turn on the processor.
+//!
 //! The CPU time of the work is measured where it runs, and charged to its caller. A call of a caller whose account is
 //! overdrawn is refused at its begin; the further work of a call that has begun waits until the account is filled.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use tokio::{sync::oneshot, task::JoinError};
+use tokio::{
+    runtime::Runtime,
+    sync::oneshot,
+    task::{JoinError, JoinHandle},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{BrokerError, access::Caller, limits::CpuAccounts};
@@ -24,6 +32,11 @@ use crate::time::{Moment, thread_cpu};
 const SMALL_PLACES: usize = 16;
 /// The places for large work. Each may hold some megabytes and a thread.
 const LARGE_PLACES: usize = 16;
+
+/// The niceness of the threads with large work. Against a thread of niceness 0 on the same processor, they get about a
+/// fifth of its time.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 7;
 
 /// The size of a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,13 +89,16 @@ impl Drop for Charge {
 
 impl Workers {
     /// Starts with all places free.
-    pub fn new(accounts: CpuAccounts) -> Self {
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub fn new(accounts: CpuAccounts) -> io::Result<Self> {
         Self::with(accounts, [SMALL_PLACES, LARGE_PLACES], thread_cpu)
     }
 
-    fn with(accounts: CpuAccounts, [small, large]: [usize; 2], used: fn() -> Duration) -> Self {
+    fn with(accounts: CpuAccounts, [small, large]: [usize; 2], used: fn() -> Duration) -> io::Result<Self> {
         let cpu = Arc::new(Cpu { accounts, used });
-        Self { small: Places::new(small), large: Places::new(large), cpu }
+        Ok(Self { small: Places::new(small), large: Places::behind(large)?, cpu })
     }
 
     /// Checks that the CPU time of the caller's earlier work is paid for.
@@ -143,7 +159,43 @@ const SHARES: usize = 4;
 pub struct Places {
     of_all_max: usize,
     of_one_max: usize,
+    /// The threads of the work. `None`: those of the runtime.
+    threads: Option<Threads>,
     state: Mutex<State>,
+}
+
+/// Threads with a lower priority, started when they are needed. Its drop leaves them to end their work.
+#[derive(Debug)]
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn new(most: usize) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .thread_name("baton-large")
+            .max_blocking_threads(most)
+            .on_thread_start(lower_priority)
+            .build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        self.0.as_ref().expect("only the drop takes it").spawn_blocking(work)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // A runtime that is dropped waits for its threads, which a thread that serves others may not do.
+        self.0.take().map(Runtime::shutdown_background);
+    }
+}
+
+/// Lowers the priority of the current thread.
+fn lower_priority() {
+    #[cfg(target_os = "linux")] // elsewhere the call changes the whole process
+    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+        tracing::debug!(%error, "failed to lower the priority of a thread");
+    }
 }
 
 #[derive(Debug, Default)]
@@ -173,7 +225,19 @@ struct Place {
 impl Places {
     /// Starts with all places free. One caller may have a quarter of them, and at least one.
     pub fn new(all: usize) -> Arc<Self> {
-        Arc::new(Self { of_all_max: all, of_one_max: (all / SHARES).max(1), state: Mutex::default() })
+        Arc::new(Self::over(all, None))
+    }
+
+    /// As [`Self::new`], on threads whose priority is below that of the others.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    fn behind(all: usize) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self::over(all, Some(Threads::new(all)?))))
+    }
+
+    fn over(all: usize, threads: Option<Threads>) -> Self {
+        Self { of_all_max: all, of_one_max: (all / SHARES).max(1), threads, state: Mutex::default() }
     }
 
     /// Runs work on a thread that may wait, once `caller` has a place. Not charged. If the future is dropped before, the
@@ -272,11 +336,15 @@ impl State {
 impl Place {
     /// Runs work on a thread that may wait. The thread gives the place back: a call that is given up leaves it working.
     async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+        let places = self.places.clone();
         let work = move || {
             let _place = self;
             work()
         };
-        tokio::task::spawn_blocking(work).await
+        match &places.threads {
+            Some(threads) => threads.run(work).await,
+            None => tokio::task::spawn_blocking(work).await,
+        }
     }
 }
 
@@ -439,7 +507,7 @@ mod tests {
 
     /// Workers with one place of each kind, whose work takes as much CPU time as [`take`] says.
     fn few(limits: &AgentLimits) -> Workers {
-        Workers::with(CpuAccounts::new(limits), [1, 1], || USED.get())
+        Workers::with(CpuAccounts::new(limits), [1, 1], || USED.get()).expect("threads start")
     }
 
     fn take(milliseconds: u64) {
@@ -495,7 +563,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_whose_call_is_given_up_keeps_its_place_if_it_runs_and_never_runs_if_it_waits() {
-        let workers = Arc::new(Workers::new(CpuAccounts::new(&AgentLimits::default())));
+        let workers = Arc::new(Workers::new(CpuAccounts::new(&AgentLimits::default())).expect("threads start"));
         let mut running = Vec::new();
         for _ in 0..LARGE_PLACES / SHARES {
             let (work, has_begun, end) = gated();

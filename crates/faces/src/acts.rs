@@ -17,6 +17,7 @@ mod workspace;
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use baton_client::{
+    Client, Watch, Watched,
     envelope::{sections, signing},
     proto::v1,
     time::Moment,
@@ -24,7 +25,7 @@ use baton_client::{
 use schemars::{JsonSchema, generate::SchemaSettings, transform::ReplaceBoolSchemas};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use tokio::time::sleep;
+use tokio::{sync::Notify, task::JoinSet, time::sleep};
 
 pub(crate) use self::requests::{leave_time_to, terms};
 use crate::{ActError, Face};
@@ -34,8 +35,10 @@ const WAIT_MAX: u64 = 240;
 const WAIT: u64 = 45;
 /// The most questions of a page.
 const QUESTIONS_MAX: u32 = 40;
-/// How often a wait looks.
+/// How often a wait looks without a stream of the broker.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often a wait looks beside a stream, which may be silent because a connection is lost unnoticed.
+const LOOK_ANYWAY: Duration = Duration::from_secs(15);
 
 /// One thing that an agent can do.
 pub struct Act {
@@ -215,15 +218,19 @@ pub(crate) const fn is_wait(seconds: u64) -> bool {
     seconds <= WAIT_MAX
 }
 
-/// The looks of an act that waits.
+/// The looks of an act that waits: when a stream of the broker says that something has changed, and without a stream by
+/// time. Dropping this ends the streams, and nothing else.
 struct Looks {
     began: Moment,
     wait: Duration,
+    changed: Arc<Notify>,
+    streams: JoinSet<()>,
+    has_followed: bool,
 }
 
 impl Looks {
     fn new(wait: Duration) -> Self {
-        Self { began: Moment::now(), wait }
+        Self { began: Moment::now(), wait, changed: Arc::default(), streams: JoinSet::new(), has_followed: false }
     }
 
     /// The remaining time.
@@ -231,13 +238,33 @@ impl Looks {
         self.wait.saturating_sub(self.began.elapsed())
     }
 
+    /// Looks at each update of this stream, too. If the broker refuses the stream or ends it, the looks go on by time.
+    fn follow<R: Watched + 'static>(&mut self, client: Client, request: R) {
+        self.has_followed = true;
+        let changed = Arc::clone(&self.changed);
+        self.streams.spawn(async move {
+            let Ok(watch) = Watch::open(client, request).await else { return };
+            // The next look finds out whether the broker is away.
+            let interrupted = Arc::clone(&changed);
+            let mut watch = watch.on_interruption(move |_, _| interrupted.notify_one());
+            while let Ok(Some(_)) = watch.next().await {
+                changed.notify_one();
+            }
+        });
+    }
+
     /// Waits until the next look. `false`: the time is over.
-    async fn again(&self) -> bool {
+    async fn again(&mut self) -> bool {
         let left = self.left();
         if left.is_zero() {
             return false;
         }
-        sleep(LOOK_EVERY.min(left)).await;
+        let pause = if self.streams.is_empty() { LOOK_EVERY } else { LOOK_ANYWAY };
+        tokio::select! {
+            () = self.changed.notified() => {}
+            Some(_) = self.streams.join_next() => {}
+            () = sleep(pause.min(left)) => {}
+        }
         true
     }
 }
@@ -446,5 +473,26 @@ mod tests {
         assert!(field.is_empty() && text.contains("`to`"), "{text}");
         let (_, text) = wrong(serde_json::json!({"to": "b", "summary": "s", "hurry": true}));
         assert!(text.contains("`hurry`"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_wait_looks_when_a_stream_says_so_and_without_one_by_time() {
+        let long = Duration::from_secs(240);
+        let (once, twice) = (LOOK_EVERY / 2, LOOK_EVERY * 2);
+        // Beside a silent stream it does not look.
+        let mut looks = Looks::new(long);
+        looks.streams.spawn(std::future::pending());
+        assert!(tokio::time::timeout(twice, looks.again()).await.is_err());
+        looks.changed.notify_one();
+        assert!(tokio::time::timeout(once, looks.again()).await.unwrap(), "an update");
+        // A stream that ends is a reason to look. Afterwards time is.
+        let mut looks = Looks::new(long);
+        looks.streams.spawn(std::future::ready(()));
+        assert!(tokio::time::timeout(once, looks.again()).await.unwrap(), "the end of a stream");
+        assert!(tokio::time::timeout(once, looks.again()).await.is_err());
+        assert!(tokio::time::timeout(twice, looks.again()).await.unwrap(), "no stream");
+        let mut over = Looks::new(Duration::ZERO);
+        over.streams.spawn(std::future::pending());
+        assert!(!over.again().await, "the time is over");
     }
 }

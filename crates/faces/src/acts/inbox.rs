@@ -84,7 +84,7 @@ pub(super) async fn inbox(face: Arc<Face>, input: Inbox) -> Result<Waiting, ActE
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(ActError::argument("/limit", format!("must be 1 to {LIMIT_MAX}")));
     }
-    let looks = Looks::new(wait);
+    let mut looks = Looks::new(wait);
     loop {
         let waiting = read(&face, limit).await?;
         let is_found = !waiting.offers.is_empty() || !waiting.questions.is_empty();

@@ -85,6 +85,9 @@ pub(crate) struct Moved {
     /// RECALLED by a message of this agent, and not by the loan's time.
     #[serde(skip)]
     pub(crate) is_recalled: bool,
+    /// The entries of the task's custody log that were there.
+    #[serde(skip)]
+    pub(super) custody_length: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
@@ -147,14 +150,25 @@ pub(crate) async fn follow_at_first(face: &Face, handoff_id: &str) -> Result<Mov
 
 /// Follows a handoff to its end, or until the time is over. Sends its context when a candidate has accepted.
 pub(super) async fn follow(face: &Face, handoff_id: &str, wait: std::time::Duration) -> Result<Moved, ActError> {
-    let (looks, mut steps) = (Looks::new(wait), Steps::default());
+    let (mut looks, mut steps) = (Looks::new(wait), Steps::default());
     loop {
         let handoff = face.handoff(handoff_id).await?;
         contexts::send(face, &handoff).await?;
         let moved = moved(face, &handoff).await?;
         steps.tell(|| moved.step());
         let has_question = moved.next.contains("`answer`");
-        if moved.is_over() || has_question || !looks.again().await {
+        if moved.is_over() || has_question || looks.left().is_zero() {
+            return Ok(moved);
+        }
+        if !looks.has_followed {
+            let client = face.client().await?;
+            if handoff.state() != HandoffState::Completed {
+                looks.follow(client.clone(), v1::WatchHandoffRequest { handoff_id: handoff_id.to_owned() });
+            }
+            let (task_id, after_number) = (handoff.task_id, moved.custody_length);
+            looks.follow(client, v1::WatchTaskRequest { task_id, after_number });
+        }
+        if !looks.again().await {
             return Ok(moved);
         }
     }
@@ -218,6 +232,7 @@ pub(crate) async fn moved(face: &Face, handoff: &v1::Handoff) -> Result<Moved, A
         status: short(task.status().as_str_name(), "TASK_STATUS_"),
         owner_id: task.owner_id.clone(),
         epoch: task.epoch,
+        custody_length: task.custody_length,
         ..Moved::default()
     };
     match handoff.state() {

@@ -138,7 +138,10 @@ pub(super) async fn request_offers(face: Arc<Face>, input: RequestOffers) -> Res
 
 /// Follows a negotiation until no further offer is taken, or until the time is over.
 pub(super) async fn follow(face: &Face, id: &str, wait: Duration) -> Result<Bargain, ActError> {
-    let (looks, mut steps) = (Looks::new(wait), Steps::default());
+    let (mut looks, mut steps) = (Looks::new(wait), Steps::default());
+    if !wait.is_zero() {
+        looks.follow(face.client().await?, v1::WatchNegotiationRequest { negotiation_id: id.to_owned() });
+    }
     loop {
         let negotiation = face.client().await?.get_negotiation(id).await?;
         steps.tell(|| {

@@ -225,7 +225,7 @@ async fn read(face: &Face, plan_id: &str) -> Result<v1::PlanRun, ActError> {
 
 /// Follows a plan to its end, or until the time is over.
 pub(super) async fn follow(face: &Face, plan_id: &str, wait: Duration) -> Result<Planned, ActError> {
-    let (looks, mut steps) = (Looks::new(wait), Steps::default());
+    let (mut looks, mut steps) = (Looks::new(wait), Steps::default());
     loop {
         let plan = read(face, plan_id).await?;
         steps.tell(|| {
@@ -233,7 +233,14 @@ pub(super) async fn follow(face: &Face, plan_id: &str, wait: Duration) -> Result
             let state = short(plan.state().as_str_name(), "PLAN_STATE_");
             format!("{state}, {completed} of {} subtasks completed", plan.subtasks.len())
         });
-        if plan.state() != PlanState::Running || !looks.again().await {
+        if plan.state() != PlanState::Running || looks.left().is_zero() {
+            break;
+        }
+        if !looks.has_followed {
+            let request = v1::WatchPlanRequest { plan_id: plan_id.to_owned(), after_number: plan.log_length };
+            looks.follow(face.client().await?, request);
+        }
+        if !looks.again().await {
             break;
         }
     }

@@ -94,11 +94,17 @@ pub(super) async fn take_task(face: Arc<Face>, input: TakeTask) -> Result<Taken,
         let accepted = face.send(&handoff.sender_id, MessageType::HandoffAccept, &about, &accept).await;
         accepted.map_err(of_handoff)?;
     }
-    let looks = Looks::new(CONTEXT_WAIT);
+    let mut looks = Looks::new(CONTEXT_WAIT);
     let (handoff, envelope) = loop {
         let found = face.handoff_with(id, true).await?;
         let handoff = found.handoff.unwrap_or_default();
-        if handoff.state() != HandoffState::Accepted || !looks.again().await {
+        if handoff.state() != HandoffState::Accepted {
+            break (handoff, found.context);
+        }
+        if !looks.has_followed {
+            looks.follow(face.client().await?, v1::WatchHandoffRequest { handoff_id: id.clone() });
+        }
+        if !looks.again().await {
             break (handoff, found.context);
         }
     };

@@ -181,7 +181,11 @@ pub(super) async fn ask(face: Arc<Face>, input: Ask) -> Result<Shown, ActError> 
         let update = v1::TaskStatusUpdate { status, prompt: Some(prompt), ..Default::default() };
         face.send("", MessageType::TaskStatusUpdate, &About::task(&task.task_id, task.epoch), &update).await?;
     }
-    let looks = Looks::new(wait);
+    let mut looks = Looks::new(wait);
+    if !wait.is_zero() {
+        let (task_id, after_number) = (task.task_id, task.custody_length);
+        looks.follow(face.client().await?, v1::WatchTaskRequest { task_id, after_number });
+    }
     let task = loop {
         let task = face.task(&input.task_id).await?;
         if answered(&task) != before || !looks.again().await {

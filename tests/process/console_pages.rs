@@ -304,7 +304,13 @@ async fn an_agent_shows_its_card_its_keys_and_its_mailbox() {
         assert!(shown.matches(ESCAPED).count() == 2 && shown.contains("3 active tasks"), "{shown}");
         assert!(page(&broker, "/agents", cookie).await.contains("<tr id=\"agent-bob\"><td><a href=\"/agents/bob\">"));
         page(&broker, "/agents/baton", cookie).await;
+        assert!(!shown.contains("Decides within"), "a card that states no time: {shown}");
     }
+    let decides_within = Some(prost_types::Duration { seconds: 5400, nanos: 0 });
+    let stated = v1::AgentCard { agent_id: "bob".to_owned(), decides_within, ..Default::default() };
+    broker.client_of("bob").await.update_agent(stated, &["decides_within"], "").await.unwrap();
+    let shown = page(&broker, "/agents/bob", &operator).await;
+    assert!(shown.contains("<dt>Decides within</dt><dd>1h 30m</dd>"), "{shown}");
     let key = card("bob", "").keys.remove(0).key_id;
     broker.lines(&["agent", "key", "revoke", "bob", &key, "--reason", IMAGE]);
     let shown = page(&broker, "/agents/bob", &operator).await;

@@ -37,6 +37,8 @@ struct AgentPage {
     who: String,
     id: String,
     types: String,
+    /// The time that its card states for decisions about offers. Empty: none.
+    decides_within: String,
     description: Content,
     presence: &'static str,
     sessions: u32,
@@ -185,6 +187,7 @@ impl AgentPage {
     fn new(who: String, agent: v1::Agent, mailbox: Option<MailboxRow>) -> Self {
         let presence = agent.presence().as_str_name().trim_start_matches("PRESENCE_");
         let card = agent.card.unwrap_or_default();
+        let within = card.decides_within.and_then(|within| std::time::Duration::try_from(within).ok());
         let at = agent.last_heartbeat_time;
         let heartbeat = agent.last_heartbeat.map(|heartbeat| HeartbeatRow {
             at: time_text(at.as_ref()),
@@ -199,6 +202,7 @@ impl AgentPage {
             who,
             id: card.agent_id,
             types: card.agent_types.join(", "),
+            decides_within: within.map(|within| humantime::format_duration(within).to_string()).unwrap_or_default(),
             description: Content::new(&card.description),
             presence,
             sessions: agent.session_count,

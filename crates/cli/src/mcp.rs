@@ -17,7 +17,7 @@ use super::{
 };
 use baton_client::{
     Identity,
-    ids::{AgentId, AgentType, KeyId},
+    ids::{AgentId, AgentType, KeyId, MessageId},
 };
 use baton_faces::{Face, Fixed, acts::Set, mcp};
 
@@ -73,6 +73,9 @@ struct AgentArgs {
     /// repeated.
     #[arg(long = "offer", value_name = "NAME=[lend:]RECEIVER")]
     offers: Vec<Fixed>,
+    /// The run whose choices are tools (transfer_to_NODE). Default: all runs in which the agent has an active node.
+    #[arg(long, value_name = "RUN")]
+    run: Option<MessageId>,
 }
 
 /// A set of tools. Each costs the model room in its context.
@@ -172,7 +175,8 @@ async fn serve(agent: &AgentArgs, connection: &ConnectionArgs) -> Result<(), Fai
     let (id, key) = agent.named()?;
     let identity = Identity { agent: id.clone(), key_id: agent.key_id.clone(), key: read_key(key)? };
     let types = agent.types.iter().map(ToString::to_string).collect();
-    let face = Arc::new(Face::new(connection.options_of_agent()?, identity, types, agent.decides_within));
+    let face = Face::new(connection.options_of_agent()?, identity, types, agent.decides_within);
+    let face = Arc::new(face.of_run(agent.run.as_ref().map(ToString::to_string)));
     let stop = signals::stop_on_signal()?;
     let sets: Vec<Set> = agent.tools.iter().map(|set| set.of_face()).collect();
     mcp::serve(face, &sets, agent.offers.clone(), env!("CARGO_PKG_VERSION"), stop).await.map_err(Failure::failed)
@@ -243,6 +247,9 @@ fn arguments(agent: &AgentArgs, connection: &ConnectionArgs) -> Result<Vec<Strin
     }
     for offer in &agent.offers {
         arguments.extend(["--offer".to_owned(), offer.to_string()]);
+    }
+    if let Some(run) = &agent.run {
+        arguments.extend(["--run".to_owned(), run.to_string()]);
     }
     Ok(arguments)
 }

@@ -30,6 +30,8 @@ pub struct Face {
     decides_within: Option<Duration>,
     /// Whether an agent that the broker does not know is registered.
     registers: bool,
+    /// The only run whose choices are tools. `None`: all runs.
+    run_id: Option<String>,
     composer: Composer,
     /// The connection; `None`: none yet. It reconnects by itself.
     client: Mutex<Option<Client>>,
@@ -52,7 +54,26 @@ impl Face {
     /// An agent that the broker knows, at the broker of these options. Nothing registers it, and its card stays as it is.
     pub fn registered(options: Options, identity: Identity) -> Self {
         let composer = Composer { identity, clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) };
-        Self { options, types: Vec::new(), decides_within: None, registers: false, composer, client: Mutex::new(None) }
+        let types = Vec::new();
+        Self {
+            options,
+            types,
+            decides_within: None,
+            registers: false,
+            run_id: None,
+            composer,
+            client: Mutex::new(None),
+        }
+    }
+
+    /// The same agent, with the choices of this run alone as tools. `None`: those of all runs.
+    #[must_use]
+    pub fn of_run(self, run_id: Option<String>) -> Self {
+        Self { run_id, ..self }
+    }
+
+    pub(crate) fn run_id(&self) -> Option<&str> {
+        self.run_id.as_deref()
     }
 
     /// The agent's id.

@@ -177,16 +177,22 @@ fn require(input: &mut Map<String, Value>, name: &str, values: &[&str]) {
 
 async fn nodes(face: &Face) -> Result<Vec<Node>, ActError> {
     let client = face.client().await?;
-    let request =
-        v1::ListRunsRequest { page_size: RUNS_MAX, states: vec![RunState::Running.into()], ..Default::default() };
-    let listed = client.answer(client.routing().list_runs(request).await)?.runs;
+    let listed = match face.run_id() {
+        Some(run_id) => vec![run_id.to_owned()],
+        None => {
+            let states = vec![RunState::Running.into()];
+            let request = v1::ListRunsRequest { page_size: RUNS_MAX, states, ..Default::default() };
+            let listed = client.answer(client.routing().list_runs(request).await)?.runs;
+            listed.into_iter().map(|run| run.run_id).collect()
+        }
+    };
     if listed.is_empty() {
         return Ok(Vec::new());
     }
     let types = client.get_agent(face.id()).await?.card.unwrap_or_default().agent_types;
     let mut found = Vec::new();
-    for listed in listed {
-        let run = match client.answer(client.routing().get_run(v1::GetRunRequest { run_id: listed.run_id }).await) {
+    for run_id in listed {
+        let run = match client.answer(client.routing().get_run(v1::GetRunRequest { run_id }).await) {
             Ok(answer) => answer.run.unwrap_or_default(),
             Err(error) if error.reason() == Some("RUN_UNKNOWN") => continue,
             Err(error) => return Err(error.into()),

@@ -304,6 +304,10 @@ async fn the_choices_of_a_run_are_tools_and_move_its_task() {
     agent.stop().await.unwrap();
     tokio::time::timeout(PATIENCE, changed.recv()).await.unwrap().unwrap();
     assert_eq!(names(&alice).await, ["transfer_to_billing", "transfer_to_end"]);
+    for (named, count) in [(run.id(), 2), ("0198c0de-1b2a-7c3d-8e4f-5a6b7c8d9e0f", 0)] {
+        let host = Host::with(able(None, false).0, &broker, "alice", &["--run", named]).await;
+        assert_eq!(names(&host).await.len(), count, "only the choices of the run {named}");
+    }
 
     let call = async |name: &'static str, arguments: Value| alice.try_call(name, arguments).await.unwrap();
     let unknown = call("transfer_to_nobody", json!({"reason": "x"})).await;

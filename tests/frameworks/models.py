@@ -61,9 +61,19 @@ def is_open(schema: Any) -> bool:
     return "object" in str(schema.get("type", "object")).lower() and is_open(schema.get("additionalProperties", True))
 
 
+def takes_text(schema: dict[str, Any]) -> bool:
+    """Whether a text fits."""
+    return any(takes_text(one) for one in schema.get("anyOf", [])) or "string" in str(schema.get("type", "")).lower()
+
+
 def fitted(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as a model gives them that keeps to the schema of the tool. Raises ValidationError if they do not fit."""
+    """The arguments as a model gives them that keeps to the schema of the tool: an object that is closed as a text of JSON.
+    Raises ValidationError if they do not fit."""
     given = dict.fromkeys(schema.get("required", [])) | arguments
+    for name, value in arguments.items():
+        of_it = schema["properties"].get(name, {})
+        if isinstance(value, dict) and not is_open(of_it) and takes_text(of_it):
+            given[name] = json.dumps(value)
     jsonschema.validate(given, schema)
     return given
 
@@ -77,15 +87,15 @@ class Desk:
     # A command that takes each task declines none.
     billing_declines: bool = True
 
-    def next(self, results: list[Result], has_data: bool) -> Call | str:
+    def next(self, results: list[Result]) -> Call | str:
         if not results:
             return Call("delegate", {"to": "type:nobody", "summary": QUESTION})
         refusal, *others = results
         assert refusal.find("reason") == "RECEIVER_UNKNOWN", refusal
         assert refusal.is_error is not False, refusal
         flight = Call("delegate", {"to": "type:billing", "summary": FLIGHT, "wait_seconds": 0})
-        more = {"context": {"customer": {"number": 4711}}} if has_data else {"details": "It is customer 4711."}
-        question = Call("delegate", {"to": "type:billing", "summary": QUESTION, "wait_seconds": 0} | more)
+        context = {"customer": {"number": 4711}}
+        question = Call("delegate", {"to": "type:billing", "summary": QUESTION, "context": context, "wait_seconds": 0})
         if not others:
             self.until_billing_looks()
             return flight if self.billing_declines else question
@@ -95,11 +105,11 @@ class Desk:
             assert "no candidate took the handoff" in last.text and "NO_SKILL" in last.text, last
             return question
         if last.find("state") == "RETURNED":
-            return f"Billing says: {last.find('response' if has_data else 'details')}"
+            return f"Billing says: {last.find('response')}"
         return Call("wait", {"id": results[lent].find("handoff_id"), "wait_seconds": TOOL_WAIT_SECONDS})
 
 
-def billing(results: list[Result], has_data: bool) -> Call | str:
+def billing(results: list[Result]) -> Call | str:
     """Looks into the inbox, declines what it cannot do, takes the question, and reports its result."""
     last = results[-1] if results else Result("", "")
     if last.tool == "report":
@@ -107,8 +117,8 @@ def billing(results: list[Result], has_data: bool) -> Call | str:
         return "The task is done."
     if last.tool == "take_task":
         assert "4711" in last.text, last
-        more = {"result": {"response": ANSWER}} if has_data else {"details": ANSWER}
-        return Call("report", {"task_id": last.find("task_id"), "status": "COMPLETED"} | more)
+        result = {"response": ANSWER}
+        return Call("report", {"task_id": last.find("task_id"), "status": "COMPLETED", "result": result})
     if last.tool == "inbox" and "handoff_id" in last.text:
         if FLIGHT in last.text:
             return Call("decline_task", {"handoff_id": last.find("handoff_id"), "reason": "NO_SKILL"})
@@ -320,14 +330,14 @@ class Models:
         self._desk.billing_declines = False
         self._billing_has_looked.set()
 
-    def _next(self, role: str, results: list[Result], has_data: bool) -> Call | str:
+    def _next(self, role: str, results: list[Result]) -> Call | str:
         if role == "desk":
-            return self._desk.next(results, has_data)
+            return self._desk.next(results)
         if results:
             self._billing_has_looked.set()
         else:
             self._desk_waits.wait(WAIT_SECONDS)
-        return billing(results, has_data)
+        return billing(results)
 
     def _until_billing_looks(self) -> None:
         self._desk_waits.set()
@@ -343,7 +353,7 @@ class Models:
         missing = CORE_TOOLS - set(by_short)
         assert not missing, f"{sorted(missing)} did not reach the model, which has {sorted(offered)}"
         results = [Result(short(name), text, is_error) for name, text, is_error in interface.results(body)]
-        step = self._next(role, results, is_open(offered[by_short["delegate"]]["properties"]["context"]))
+        step = self._next(role, results)
         if isinstance(step, str):
             return interface.reply(next(self._numbers), None, {}, step)
         name = by_short[step.tool]

@@ -281,6 +281,60 @@ async fn a_model_lends_a_task_to_another_and_gets_its_result() {
     assert_eq!(alice.call("wait", json!({"id": task})).await["result"], json!({"verdict": "fine"}));
 }
 
+/// Some frameworks close the objects with free names for their models.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_may_be_a_text_of_json() {
+    let broker = Broker::start();
+    let (alice, bob) = (Host::start(&broker, "alice", &[]).await, Host::start(&broker, "bob", &[]).await);
+    bob.call("inbox", json!({})).await;
+    let lend = |context: Value| json!({"to": "bob", "summary": "s", "context": context, "wait_seconds": 0});
+    let lent = alice.call("delegate", lend(json!(r#"{"customer": {"number": 4711}}"#))).await;
+    let (handoff, task) = (text(&lent, "handoff_id"), text(&lent, "task_id"));
+    let same = alice.call("delegate", lend(json!({"customer": {"number": 4711}}))).await;
+    assert_eq!((text(&same, "handoff_id"), &same["repeated"]), (handoff, &json!(true)), "the same call");
+    let taken = bob.call("take_task", json!({"handoff_id": handoff})).await;
+    assert_eq!(taken["context"]["customer"], json!({"number": 4711}));
+    let schema = r#"{"type": "object", "properties": {"paid": {"type": "boolean"}}}"#;
+    let ask =
+        json!({"task_id": task, "question": "paid?", "answer_by": "alice", "answer_schema": schema, "wait_seconds": 0});
+    bob.call("ask", ask).await;
+    alice.call("answer", json!({"task_id": task, "data": r#"{"paid": true}"#})).await;
+    assert_eq!(bob.call("get_task", json!({"task_id": task})).await["answer"]["data"], json!({"paid": true}));
+    bob.call("report", json!({"task_id": task, "status": "COMPLETED", "result": r#"{"owes": 42.5}"#})).await;
+    assert_eq!(alice.call("wait", json!({"id": handoff})).await["result"], json!({"owes": 42.5}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_wait_at_once_and_each_gets_its_own_result() {
+    let broker = Broker::start();
+    let (alice, bob) = (Arc::new(Host::start(&broker, "alice", &[]).await), Host::start(&broker, "bob", &[]).await);
+    bob.call("inbox", json!({})).await;
+    let waiting: Vec<_> = (0..16)
+        .map(|number| {
+            let alice = Arc::clone(&alice);
+            let lend = json!({"to": "bob", "summary": format!("number {number}"), "wait_seconds": 240});
+            tokio::spawn(async move { alice.call("delegate", lend).await })
+        })
+        .collect();
+    let mut done = 0;
+    while done < 16 {
+        let inbox = bob.call("inbox", json!({"wait_seconds": 60, "limit": 50})).await;
+        for offer in inbox["offers"].as_array().unwrap() {
+            let taken = bob.call("take_task", json!({"handoff_id": offer["handoff_id"]})).await;
+            let result = json!({"did": text(&taken, "summary")});
+            bob.call("report", json!({"task_id": taken["task_id"], "status": "COMPLETED", "result": result})).await;
+            done += 1;
+        }
+    }
+    for (number, waiting) in waiting.into_iter().enumerate() {
+        let returned = waiting.await.unwrap();
+        assert_eq!(text(&returned, "state"), "RETURNED");
+        assert_eq!(returned["result"], json!({"did": format!("number {number}")}));
+    }
+    // A wait that is over has closed its streams: others have room.
+    assert_eq!(alice.call("inbox", json!({})).await["tasks"], json!([]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_declined_taken_back_failed_and_given_away() {
     let broker = Broker::start();
@@ -407,6 +461,9 @@ async fn bad_input_is_refused_with_what_to_do() {
         ("find_agents", json!({"skills": ["a", 1]}), "/skills/1"),
         ("report", json!({"task_id": "t", "status": "DONE"}), "/status"),
         ("answer", json!({"task_id": "t"}), "/text"),
+        ("answer", json!({"task_id": "t", "data": "yes"}), "/data"),
+        ("report", json!({"task_id": "t", "status": "COMPLETED", "result": "{"}), "/result"),
+        ("delegate", json!({"to": "bob", "summary": "s", "context": "[1]"}), "/context"),
     ] {
         let (data, words) = host.refused(tool, arguments).await;
         assert_eq!((text(&data, "reason"), text(&data, "field")), ("ARGUMENTS_INVALID", field), "{tool}: {words}");

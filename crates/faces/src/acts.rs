@@ -14,7 +14,7 @@ mod takeovers;
 pub(crate) mod tasks;
 mod workspace;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{borrow::Cow, pin::Pin, sync::Arc, time::Duration};
 
 use baton_client::{
     Client, Watch, Watched,
@@ -22,8 +22,13 @@ use baton_client::{
     proto::v1,
     time::Moment,
 };
-use schemars::{JsonSchema, generate::SchemaSettings, transform::ReplaceBoolSchemas};
-use serde::{Serialize, de::DeserializeOwned};
+use schemars::{
+    JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema, transform::ReplaceBoolSchemas,
+};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, Error as _},
+};
 use serde_json::{Map, Value};
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
 
@@ -137,6 +142,49 @@ fn parsed<I: DeserializeOwned>(arguments: Map<String, Value>) -> Result<I, ActEr
         }
         ActError::argument(pointer, problem)
     })
+}
+
+/// An object of data. Some frameworks close such an object for their models, because its names are free; so a text of its
+/// JSON is taken, too.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Data(pub(crate) Map<String, Value>);
+
+impl Data {
+    fn to_json(&self) -> String {
+        Value::Object(self.0.clone()).to_string()
+    }
+}
+
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const ADVICE: &str = r#"write an object, or its JSON as a text, for example "{\"name\": \"value\"}""#;
+        match Value::deserialize(deserializer)? {
+            Value::Object(members) => Ok(Self(members)),
+            Value::String(text) => match serde_json::from_str(&text) {
+                Ok(Value::Object(members)) => Ok(Self(members)),
+                Ok(_) => Err(D::Error::custom(format!("the text is JSON, and no object; {ADVICE}"))),
+                Err(error) => Err(D::Error::custom(format!("the text is not JSON ({error}); {ADVICE}"))),
+            },
+            _ => Err(D::Error::custom(format!("is no object; {ADVICE}"))),
+        }
+    }
+}
+
+impl JsonSchema for Data {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Data".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"type": "object", "additionalProperties": true},
+            {"type": "string", "description": "JSON"},
+        ]})
+    }
 }
 
 fn settings() -> SchemaSettings {
@@ -473,6 +521,35 @@ mod tests {
         assert!(field.is_empty() && text.contains("`to`"), "{text}");
         let (_, text) = wrong(serde_json::json!({"to": "b", "summary": "s", "hurry": true}));
         assert!(text.contains("`hurry`"), "{text}");
+        for (context, problem) in [
+            (serde_json::json!("all of it"), "not JSON"),
+            (serde_json::json!(""), "not JSON"),
+            (serde_json::json!("[1]"), "no object"),
+            (serde_json::json!([1]), "no object"),
+        ] {
+            let (field, text) = wrong(serde_json::json!({"to": "b", "summary": "s", "context": context}));
+            assert_eq!(field, "/context", "{text}");
+            assert!(text.contains(problem) && text.contains(r#""{\"name\": \"value\"}""#), "{text}");
+        }
+    }
+
+    #[test]
+    fn data_is_an_object_or_its_json() {
+        let given = |context: Value| {
+            parsed::<requests::Delegate>(
+                serde_json::json!({"to": "b", "summary": "s", "context": context}).as_object().unwrap().clone(),
+            )
+            .unwrap()
+            .context
+        };
+        let data = serde_json::json!({"a": {"b": [1]}});
+        let Value::Object(members) = data.clone() else { panic!() };
+        assert_eq!(given(data.clone()), Some(Data(members)));
+        assert_eq!(given(data.to_string().into()), given(data.clone()), "the same by its JSON");
+        assert_eq!(given(Value::Null), None);
+        assert_eq!(serde_json::to_value(given(data.clone())).unwrap(), data, "ids that are derived of it are equal");
+        let schema = &of(&Set::ALL)[1].input["properties"]["context"]["anyOf"];
+        assert_eq!((&schema[0]["type"], &schema[1]["type"]), (&"object".into(), &"string".into()), "{schema}");
     }
 
     #[tokio::test]

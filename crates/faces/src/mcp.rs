@@ -580,12 +580,13 @@ fn failed(error: &ActError) -> CallToolResult {
 }
 
 fn tool_of(act: &Act) -> Tool {
+    // A hint that is absent is false: not read-only, not idempotent. Each byte is in the model's context.
     let mut hints = ToolAnnotations::new();
-    hints.read_only_hint = Some(act.effect == Effect::None);
+    hints.read_only_hint = (act.effect == Effect::None).then_some(true);
     hints.open_world_hint = Some(false);
     if act.effect != Effect::None {
         hints.destructive_hint = Some(matches!(act.effect, Effect::Ends | Effect::EndsOnce));
-        hints.idempotent_hint = Some(matches!(act.effect, Effect::Once | Effect::EndsOnce));
+        hints.idempotent_hint = matches!(act.effect, Effect::Once | Effect::EndsOnce).then_some(true);
     }
     let mut tool = Tool::new(act.name, act.description, Arc::new(act.input.clone()));
     tool.output_schema = Some(Arc::new(act.output.clone()));

@@ -10,7 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::requests::{check_sections, own};
+use super::{
+    Data,
+    requests::{check_sections, own},
+};
 use crate::{
     ActError, Face, contexts,
     text::{TEXT_MAX, clean, short},
@@ -52,7 +55,7 @@ pub(super) struct SaveContext {
     /// A task that you own.
     task_id: String,
     /// Data by name.
-    context: Map<String, Value>,
+    context: Data,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -109,14 +112,15 @@ pub(super) async fn read_context(face: Arc<Face>, input: ReadContext) -> Result<
 }
 
 pub(super) async fn save_context(face: Arc<Face>, input: SaveContext) -> Result<Saved, ActError> {
-    check_sections(&input.context)?;
-    if input.context.is_empty() {
+    let given = input.context.0;
+    check_sections(&given)?;
+    if given.is_empty() {
         return Err(ActError::argument("/context", "is empty"));
     }
     let about = own(&face, &input.task_id).await?;
-    let mut sections = contexts::sections_of(&input.context);
+    let mut sections = contexts::sections_of(&given);
     let before = contexts::latest(&face, &input.task_id).await?.unwrap_or_default();
-    sections.extend(before.into_iter().filter(|section| !input.context.contains_key(&section.name)));
+    sections.extend(before.into_iter().filter(|section| !given.contains_key(&section.name)));
     contexts::store(&face, &about, sections.clone()).await.map_err(super::requests::too_large)?;
     let version = contexts::version(&face, &input.task_id, 0).await?.map_or(0, |(version, _)| version.version);
     Ok(Saved {

@@ -11,8 +11,9 @@ use baton_client::{
 use prost::Message as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::Data;
 use crate::{
     ActError, Face,
     text::{DATA_MAX, TEXT_MAX, clean, clean_json, short},
@@ -31,7 +32,7 @@ const LIMIT: u32 = 20;
 pub(super) struct SendMail {
     to: String,
     text: Option<String>,
-    data: Option<Map<String, Value>>,
+    data: Option<Data>,
     topic: Option<String>,
     /// A task of yours that it is about.
     task_id: Option<String>,
@@ -86,7 +87,7 @@ pub(super) async fn send_mail(face: Arc<Face>, input: SendMail) -> Result<SentMa
     let payload = v1::Info {
         topic: input.topic.unwrap_or_default(),
         text: input.text.unwrap_or_default(),
-        data_json: input.data.map(|data| Value::Object(data).to_string()).unwrap_or_default(),
+        data_json: input.data.map(|data| data.to_json()).unwrap_or_default(),
         deliver_after: None,
     };
     let receipt = face.send(&input.to, MessageType::Info, &about, &payload).await?;

@@ -8,9 +8,9 @@ use baton_client::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{Looks, derived_id, wait_of};
+use super::{Data, Looks, derived_id, wait_of};
 use crate::{
     ActError, Face,
     steps::Steps,
@@ -48,7 +48,7 @@ pub(super) struct SubmitPlan {
     /// Default 3600.
     timeout_seconds: Option<u32>,
     /// What each subtask gets.
-    input: Option<Map<String, Value>>,
+    input: Option<Data>,
     /// Submit it once more although it was submitted within the hour.
     again: Option<bool>,
     /// 0 to 240, default 45.
@@ -68,7 +68,7 @@ pub(super) struct Subtask {
     /// Ids of subtasks that must complete before.
     depends_on: Option<Vec<String>>,
     /// What it gets.
-    input: Option<Map<String, Value>>,
+    input: Option<Data>,
     /// Default 360.
     timeout_seconds: Option<u32>,
     /// 1 to 4, default 1.
@@ -336,6 +336,6 @@ fn seconds(seconds: Option<u32>) -> Option<prost_types::Duration> {
     seconds.map(|seconds| prost_types::Duration { seconds: seconds.into(), nanos: 0 })
 }
 
-fn json_of(members: Option<Map<String, Value>>) -> String {
-    members.map(|members| Value::Object(members).to_string()).unwrap_or_default()
+fn json_of(data: Option<Data>) -> String {
+    data.map(|data| data.to_json()).unwrap_or_default()
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    derived_id,
+    Data, derived_id,
     moves::{Moved, follow, latest_of, moved},
     wait_of,
 };
@@ -40,16 +40,16 @@ const LOAN_TIME: i64 = 86_400;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Delegate {
-    /// An agent's id, or type:NAME for one able agent of the type.
+    /// An agent's id, or type:NAME for one of the type.
     to: String,
-    /// What to do, in a few sentences.
+    /// What to do, in brief.
     summary: String,
-    /// All that the agent needs to know.
+    /// What else it needs to know.
     details: Option<String>,
     task_type: Option<String>,
     /// Data by name.
-    context: Option<Map<String, Value>>,
-    /// Lend it once more although it was lent within the hour.
+    pub(super) context: Option<Data>,
+    /// Lend it once more within the hour.
     again: Option<bool>,
     /// 0 to 240, default 45.
     wait_seconds: Option<u64>,
@@ -58,18 +58,18 @@ pub(super) struct Delegate {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HandOver {
-    /// An agent's id, or type:NAME for one able agent of the type.
+    /// An agent's id, or type:NAME for one of the type.
     to: String,
-    /// What to do, in a few sentences.
+    /// What to do, in brief.
     summary: String,
-    /// All that the agent needs to know.
+    /// What else it needs to know.
     details: Option<String>,
     task_type: Option<String>,
     /// Data by name.
-    context: Option<Map<String, Value>>,
-    /// A task that you own. Default: a new task.
+    context: Option<Data>,
+    /// A task of yours. Default: a new one.
     task_id: Option<String>,
-    /// Give it away once more although it was given within the hour.
+    /// Give it once more within the hour.
     again: Option<bool>,
     /// 0 to 240, default 45.
     wait_seconds: Option<u64>,
@@ -190,7 +190,7 @@ fn check(input: &HandOver) -> Result<(), ActError> {
         name("/task_type", task_type)?;
     }
     if let Some(context) = &input.context {
-        check_sections(context)?;
+        check_sections(&context.0)?;
     }
     if input.summary.trim().is_empty() {
         return Err(ActError::argument("/summary", "is empty"));
@@ -266,7 +266,7 @@ async fn sections_of(face: &Face, input: &HandOver) -> Result<Vec<v1::ContextSec
     let mut given = Map::new();
     let details = input.details.clone().unwrap_or_default();
     given.insert("task_description".to_owned(), json!({"summary": input.summary, "details": details}));
-    given.extend(input.context.clone().unwrap_or_default());
+    given.extend(input.context.clone().unwrap_or_default().0);
     let mut sections = contexts::sections_of(&given);
     if let Some(task_id) = &input.task_id {
         let received = contexts::latest(face, task_id).await?.unwrap_or_default();

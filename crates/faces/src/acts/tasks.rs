@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Looks, QUESTIONS_MAX, asked, wait_of};
+use super::{Data, Looks, QUESTIONS_MAX, asked, wait_of};
 use crate::{
     ActError, Face, contexts,
     text::{DATA_MAX, TEXT_MAX, clean, clean_json, short},
@@ -35,8 +35,8 @@ pub(super) struct Report {
     details: Option<String>,
     /// 0 to 1.
     progress: Option<f64>,
-    /// With COMPLETED: the result as data.
-    result: Option<Map<String, Value>>,
+    /// Only with COMPLETED.
+    result: Option<Data>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
@@ -56,7 +56,7 @@ pub(super) struct Ask {
     /// An agent's id, or type:NAME.
     answer_by: String,
     /// JSON Schema of the answer's data.
-    answer_schema: Option<Map<String, Value>>,
+    answer_schema: Option<Data>,
     /// 0 to 240, default 45.
     wait_seconds: Option<u64>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Ask {
 pub(super) struct Answer {
     task_id: String,
     text: Option<String>,
-    data: Option<Map<String, Value>>,
+    data: Option<Data>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -146,7 +146,7 @@ pub(super) async fn report(face: Arc<Face>, input: Report) -> Result<Shown, ActE
             status: status.into(),
             details: input.details.unwrap_or_default(),
             progress: input.progress,
-            result_json: input.result.map(|result| Value::Object(result).to_string()).unwrap_or_default(),
+            result_json: input.result.map(|result| result.to_json()).unwrap_or_default(),
             ..Default::default()
         };
         face.send("", MessageType::TaskStatusUpdate, &About::task(&task.task_id, task.epoch), &update).await?;
@@ -174,7 +174,7 @@ pub(super) async fn ask(face: Arc<Face>, input: Ask) -> Result<Shown, ActError> 
         let prompt = v1::TaskPrompt {
             question: input.question,
             answer_by: input.answer_by,
-            answer_schema_json: input.answer_schema.map(|schema| Value::Object(schema).to_string()).unwrap_or_default(),
+            answer_schema_json: input.answer_schema.map(|schema| schema.to_json()).unwrap_or_default(),
             ..Default::default()
         };
         let status = TaskStatus::WaitingForInput.into();
@@ -211,7 +211,7 @@ pub(super) async fn answer(face: Arc<Face>, input: Answer) -> Result<Shown, ActE
     };
     let given = v1::TaskInput {
         text: input.text.unwrap_or_default(),
-        data_json: input.data.map(|data| Value::Object(data).to_string()).unwrap_or_default(),
+        data_json: input.data.map(|data| data.to_json()).unwrap_or_default(),
     };
     let about = About { correlation_id: open.message_id, ..About::task(&task.task_id, task.epoch) };
     face.send("", MessageType::TaskInput, &about, &given).await?;

@@ -8,9 +8,9 @@ use baton_client::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{Looks, wait_of};
+use super::{Data, Looks, wait_of};
 use crate::{
     ActError, Face,
     text::{DATA_MAX, clean, clean_json},
@@ -29,7 +29,7 @@ pub(super) struct Post {
     task_id: String,
     topic: String,
     text: Option<String>,
-    data: Option<Map<String, Value>>,
+    data: Option<Data>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -75,7 +75,7 @@ pub(super) struct Entry {
 
 pub(super) async fn post(face: Arc<Face>, input: Post) -> Result<Posted, ActError> {
     let json = match (input.text, input.data) {
-        (None, Some(data)) => Value::Object(data),
+        (None, Some(data)) => Value::Object(data.0),
         (Some(text), None) => json!({ "text": text }),
         _ => return Err(ActError::argument("/text", "give either a text or data")),
     };

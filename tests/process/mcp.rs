@@ -336,6 +336,47 @@ async fn many_wait_at_once_and_each_gets_its_own_result() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_result_of_a_delegation_comes_back_into_its_thread() {
+    let broker = Broker::start();
+    let operator = broker.operator().await;
+    let model = v1::ModelSpec { model_id: "large".into(), model_name: "big".into(), ..Default::default() };
+    let model = v1::PutModelSpecRequest { spec: Some(model), ..Default::default() };
+    operator.answer(operator.threads().put_model_spec(model).await).unwrap();
+    let plugin_ids = vec!["agent_handoff".to_owned()];
+    let spec = v1::AgentSpec { spec_id: "desk".into(), model_id: "large".into(), plugin_ids, ..Default::default() };
+    let spec = v1::PutAgentSpecRequest { spec: Some(spec), ..Default::default() };
+    operator.answer(operator.threads().put_agent_spec(spec).await).unwrap();
+    let (alice, bob) =
+        (Host::start(&broker, "alice", &["--tools", "core"]).await, Host::start(&broker, "bob", &[]).await);
+    bob.call("inbox", json!({})).await;
+    alice.call("inbox", json!({})).await;
+    let client = broker.client_of("alice").await;
+    let (base_spec_id, thread_id) = ("desk".to_owned(), "support".to_owned());
+    let create = v1::CreateThreadRequest { base_spec_id, thread_id, ..Default::default() };
+    client.answer(client.threads().create_thread(create).await).unwrap();
+
+    let lend = |thread: &str| json!({"to": "bob", "summary": "s", "thread_id": thread, "wait_seconds": 0});
+    let (refused, _) = alice.refused("delegate", lend("none")).await;
+    assert!(matches!(text(&refused, "reason"), "THREAD_UNKNOWN" | "PERMISSION_DENIED"), "{refused}");
+    let lent = alice.call("delegate", lend("support")).await;
+    let mut other = lend("support");
+    other.as_object_mut().unwrap().remove("thread_id");
+    assert_ne!(alice.call("delegate", other).await["task_id"], lent["task_id"], "without a thread it is another call");
+    assert_eq!(alice.call("delegate", lend("support")).await["repeated"], true);
+    bob.call("take_task", json!({"handoff_id": lent["handoff_id"]})).await;
+    let report = json!({"task_id": lent["task_id"], "status": "COMPLETED", "result": {"paragraph": 7}});
+    bob.call("report", report).await;
+    let request = v1::ListEntriesRequest { workspace_id: "thread:support".into(), ..Default::default() };
+    let entries = client.answer(client.workspaces().list_entries(request).await).unwrap().entries;
+    let [v1::WorkspaceEntry { entry: Some(v1::workspace_entry::Entry::Json(said)), .. }] = &entries[..] else {
+        panic!("{entries:?}")
+    };
+    let said: Value = serde_json::from_str(said).unwrap();
+    let data = &said["content"].as_array().unwrap().last().unwrap()["data"];
+    assert_eq!((&said["agent_id"], &data["result"]), (&json!("bob"), &json!({"paragraph": 7})), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_declined_taken_back_failed_and_given_away() {
     let broker = Broker::start();
     let (alice, bob) = (Host::start(&broker, "alice", &[]).await, Host::start(&broker, "bob", &[]).await);
@@ -464,6 +505,7 @@ async fn bad_input_is_refused_with_what_to_do() {
         ("answer", json!({"task_id": "t", "data": "yes"}), "/data"),
         ("report", json!({"task_id": "t", "status": "COMPLETED", "result": "{"}), "/result"),
         ("delegate", json!({"to": "bob", "summary": "s", "context": "[1]"}), "/context"),
+        ("delegate", json!({"to": "bob", "summary": "s", "thread_id": "a b"}), "/thread_id"),
     ] {
         let (data, words) = host.refused(tool, arguments).await;
         assert_eq!((text(&data, "reason"), text(&data, "field")), ("ARGUMENTS_INVALID", field), "{tool}: {words}");

@@ -49,6 +49,8 @@ pub(super) struct Delegate {
     task_type: Option<String>,
     /// Data by name.
     pub(super) context: Option<Data>,
+    /// A thread that gets the result, too.
+    thread_id: Option<String>,
     /// Lend it once more within the hour.
     again: Option<bool>,
     /// 0 to 240, default 45.
@@ -76,21 +78,26 @@ pub(super) struct HandOver {
 }
 
 pub(super) async fn delegate(face: Arc<Face>, input: Delegate) -> Result<Moved, ActError> {
-    let Delegate { to, summary, details, task_type, context, again, wait_seconds } = input;
+    let Delegate { to, summary, details, task_type, context, thread_id, again, wait_seconds } = input;
     let asked = HandOver { to, summary, details, task_type, context, task_id: None, again, wait_seconds };
-    request(&face, asked, HandoffMode::Delegate).await
+    let thread_id = thread_id.unwrap_or_default();
+    if !thread_id.is_empty() {
+        check_name(&thread_id).map_err(|problem| ActError::argument("/thread_id", problem))?;
+    }
+    request(&face, asked, HandoffMode::Delegate, thread_id).await
 }
 
 pub(super) async fn hand_over(face: Arc<Face>, input: HandOver) -> Result<Moved, ActError> {
-    request(&face, input, HandoffMode::Transfer).await
+    request(&face, input, HandoffMode::Transfer, String::new()).await
 }
 
-async fn request(face: &Face, input: HandOver, mode: HandoffMode) -> Result<Moved, ActError> {
+/// Makes the request, for a loan with the thread in which it is begun.
+async fn request(face: &Face, input: HandOver, mode: HandoffMode, thread_id: String) -> Result<Moved, ActError> {
     let wait = wait_of(input.wait_seconds)?;
     check(&input)?;
     let about = match &input.task_id {
         Some(task_id) => own(face, task_id).await?,
-        None => match earlier(face, &input, mode).await? {
+        None => match earlier(face, &input, mode, &thread_id).await? {
             Earlier::Task(task) => {
                 let Some(handoff_id) = latest_of(face, &task).await? else {
                     return Err(ActError::new("HANDOFF_UNKNOWN", "The task has no handoff. Use `again`: true."));
@@ -112,6 +119,7 @@ async fn request(face: &Face, input: HandOver, mode: HandoffMode) -> Result<Move
         contexts::store(face, &about, sections.clone()).await.map_err(too_large)?;
     }
     let mut request = terms(input.task_type.as_deref().unwrap_or_default(), &input.summary, mode);
+    request.thread_id = thread_id;
     leave_time_to(face, &input.to, &mut request).await;
     let handoff_id = match face.send(&input.to, MessageType::HandoffRequest, &about, &request).await {
         Ok(receipt) => receipt.handoff_id,
@@ -211,8 +219,11 @@ enum Earlier {
     None(String),
 }
 
-async fn earlier(face: &Face, input: &HandOver, mode: HandoffMode) -> Result<Earlier, ActError> {
-    let arguments = json!([mode as i32, input.to, input.summary, input.details, input.task_type, input.context]);
+async fn earlier(face: &Face, input: &HandOver, mode: HandoffMode, thread_id: &str) -> Result<Earlier, ActError> {
+    let mut arguments = json!([mode as i32, input.to, input.summary, input.details, input.task_type, input.context]);
+    if let Some(arguments) = arguments.as_array_mut().filter(|_| !thread_id.is_empty()) {
+        arguments.push(thread_id.into());
+    }
     let ids = derived_id(face, &arguments, input.again == Some(true));
     for (id, is_open_only) in ids.iter().zip([false, true]) {
         match face.task(id).await {

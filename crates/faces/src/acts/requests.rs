@@ -20,7 +20,7 @@ use super::{
 use crate::{ActError, Face, contexts};
 
 pub(super) const DELEGATE: &str = "Lend a task to an agent and get its result, or a state to `wait` for. The same call \
-     within the hour finds the first one.";
+     within the hour finds the first.";
 pub(super) const HAND_OVER: &str = "Give a task away for good: a new one, or with task_id one that you own. Then stop \
      working on it.";
 
@@ -44,7 +44,7 @@ pub(super) struct Delegate {
     to: String,
     /// What to do, in brief.
     summary: String,
-    /// What else it needs to know.
+    /// What it needs to know.
     details: Option<String>,
     task_type: Option<String>,
     /// Data by name.
@@ -64,7 +64,7 @@ pub(super) struct HandOver {
     to: String,
     /// What to do, in brief.
     summary: String,
-    /// What else it needs to know.
+    /// What it needs to know.
     details: Option<String>,
     task_type: Option<String>,
     /// Data by name.

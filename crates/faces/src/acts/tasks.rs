@@ -20,7 +20,7 @@ pub(super) const REPORT: &str =
     "Report on a task that you own: progress, or its end. A final status ends it, and gives a lent task back.";
 pub(super) const ASK: &str = "Ask an agent a question about a task that you own, and wait for the answer.";
 pub(super) const ANSWER: &str = "Answer a question of your inbox; the first answer counts. Without text and data the person \
-     at this host is asked, where the host can.";
+     at this host is asked, if it can.";
 pub(super) const GET_TASK: &str = "Show a task: owner, status, open question, answer, context, result.";
 
 /// The latest entries of a custody log among which a question is looked for.

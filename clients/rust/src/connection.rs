@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tonic::{
     Status,
+    client::Grpc,
     codec::CompressionEncoding,
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
@@ -234,6 +235,11 @@ impl Client {
         let answer =
             self.answer(self.messages().send(v1::SendRequest { envelope, ..v1::SendRequest::default() }).await)?;
         answer.receipt.ok_or_else(|| ClientError::Answer("there is no receipt in it".to_owned()))
+    }
+
+    /// The calls of any service by their path.
+    pub(super) fn grpc(&self) -> Grpc<Authorized> {
+        stub!(self, Grpc)
     }
 
     /// The broker service: sending and receiving, without the checks of [`Self::send`].

@@ -45,6 +45,7 @@ mod connection;
 mod contexts;
 mod custody;
 mod directory;
+mod encoded;
 mod environment;
 mod error;
 mod finding;
@@ -92,6 +93,7 @@ pub use compose::{About, Composer, completion_of, context_of, json_section, resu
 pub use connection::{Client, ClientCertificate, Compression, Identity, Options, parse_server};
 pub use contexts::{Takeover, want, want_last};
 pub use custody::VerifiedLog;
+pub use encoded::EncodedAnswers;
 pub use envelope::context_of_sections;
 pub use error::{ClientError, Refused};
 pub use handoffs::{HandOverError, HandedOver, OwnedTask, Rejection};

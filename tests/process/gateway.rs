@@ -1,5 +1,6 @@
 //! `baton gateway`: agents over HTTP by keys that they have lent, over TLS, with requests by hand.
 
+mod connect;
 mod grants;
 mod mcp;
 
@@ -46,6 +47,8 @@ impl Drop for Gateway {
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) head: HeaderMap,
+    pub(super) bytes: Bytes,
+    /// The bytes as text.
     pub(super) text: String,
 }
 
@@ -100,8 +103,8 @@ impl Gateway {
             let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
             let (head, body) = answer.into_parts();
             let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
-            let text = String::from_utf8(body.to_vec()).unwrap();
-            Ok(Answer { status: head.status.as_u16(), head: head.headers, text })
+            let text = String::from_utf8_lossy(&body).into_owned();
+            Ok(Answer { status: head.status.as_u16(), head: head.headers, bytes: body, text })
         };
         tokio::time::timeout(PATIENCE, asked).await.expect("an answer")
     }

@@ -1,5 +1,5 @@
 //! The gateway: the acts over HTTP, for agents that have lent it a key. MCP at `/mcp` (Streamable HTTP, without sessions), and
-//! JSON at `/api/v1`.
+//! JSON at `/api/v1`; and every call of `baton.v1` at `/baton.v1.Service/Method`, by the Connect protocol.
 //!
 //! A bearer token stands for one grant, and so for one agent. Each request is bounded before its body is read: its host, its
 //! origin, its token, its place among the requests of all and of its agent. The gateway keeps no state but connections to
@@ -9,6 +9,8 @@ mod access;
 mod api;
 mod body;
 mod callers;
+mod connect;
+mod messages;
 mod openapi;
 
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use axum::{
 };
 use baton_client::Options;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -84,26 +86,30 @@ impl Gateway {
 
     /// The routes.
     pub fn router(self: Arc<Self>) -> Router {
-        Router::new()
+        let calls = connect::routes().fold(Router::new(), |router, path| router.route(&path, post(connect::call)));
+        calls
             .route("/mcp", any(mcp))
             .route("/api/v1/acts/{name}", post(api::act))
             .route("/api/v1/openapi.json", get(api::openapi))
-            .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "PATH_UNKNOWN", PATHS).into_response() })
+            .fallback(|uri: Uri| async move {
+                connect::refuse(uri.path(), Refused::new(StatusCode::NOT_FOUND, "PATH_UNKNOWN", PATHS))
+            })
             .layer(from_fn_with_state(Arc::clone(&self), bounded))
             .with_state(self)
     }
 }
 
-const PATHS: &str = "there is /mcp, /api/v1/acts/NAME and /api/v1/openapi.json";
+const PATHS: &str = "there is /mcp, /api/v1/acts/NAME, /api/v1/openapi.json and /baton.v1.Service/Method";
 
 /// Bounds each request before its route sees it.
 async fn bounded(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
     if let Err(refused) = gateway.hosts.check(request.uri(), request.headers()) {
-        return refused.into_response();
+        return connect::refuse(&path, refused);
     }
     match Arc::clone(&gateway.places).try_acquire_owned() {
         Ok(place) => body::holding(next.run(request).await, place),
-        Err(_) => Refused::busy(StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time").into_response(),
+        Err(_) => connect::refuse(&path, Refused::busy(StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time")),
     }
 }
 

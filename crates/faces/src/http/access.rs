@@ -21,7 +21,7 @@ pub(super) struct Refused {
     pub(super) status: StatusCode,
     pub(super) body: Value,
     /// The value of `WWW-Authenticate`.
-    challenge: Option<&'static str>,
+    pub(super) challenge: Option<&'static str>,
 }
 
 impl Refused {

@@ -1,5 +1,6 @@
 //! `baton gateway`: agents over HTTP by keys that they have lent, over TLS, with requests by hand.
 
+mod a2a;
 mod connect;
 mod grants;
 mod mcp;

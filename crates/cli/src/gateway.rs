@@ -5,6 +5,7 @@ mod serve;
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use baton_faces::http::Published;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ use baton_client::{
 /// The folder of a gateway's grants.
 const FOLDER: &str = "baton-gateway";
 
-/// Let programs act as agents over HTTP: serve MCP at /mcp and JSON at /api/v1, with a bearer token for each agent.
+/// Let programs act as agents over HTTP: serve MCP at /mcp, JSON at /api/v1 and A2A at /a2a, with a bearer token for each agent.
 ///
 /// An agent lends the gateway a key of its own for some days with `baton gateway grant`, which prints the token. The
 /// gateway connects to the broker as each of these agents. It keeps nothing but the keys, and may be killed at any time.
@@ -36,6 +37,7 @@ const FOLDER: &str = "baton-gateway";
     after_help = "Examples:
   baton gateway grant --id alice --key alice.pem --days 30
   baton gateway
+  baton gateway --a2a-publish type:billing,alice
   baton gateway --listen 0.0.0.0:443 --tls-cert server.pem --tls-key server.key --allow-host agents.example.com"
 )]
 pub(super) struct GatewayArgs {
@@ -79,6 +81,10 @@ struct ServeArgs {
     /// The sets of tools at /mcp, separated by commas. The acts at /api/v1 are all.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "core", value_name = "SETS")]
     tools: Vec<ToolSet>,
+    /// What agents that speak A2A reach, separated by commas: an agent's id, or type:NAME for the agents of a type. The card of
+    /// each is at /a2a/NAME/.well-known/agent-card.json, for everybody. Nothing else is served to A2A clients.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = Published::parse)]
+    a2a_publish: Vec<Published>,
     /// The most requests at a time. One over it gets status 503.
     #[arg(long, default_value_t = 512, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     requests_max: u32,

@@ -1,10 +1,11 @@
-//! The gateway: the acts over HTTP, for agents that have lent it a key. MCP at `/mcp` (Streamable HTTP, without sessions), and
-//! JSON at `/api/v1`; and every call of `baton.v1` at `/baton.v1.Service/Method`, by the Connect protocol.
+//! The gateway: the acts over HTTP, for agents that have lent it a key. MCP at `/mcp` (Streamable HTTP, without sessions),
+//! JSON at `/api/v1`, A2A at `/a2a`, and every call of `baton.v1` at `/baton.v1.Service/Method`, by the Connect protocol.
 //!
 //! A bearer token stands for one grant, and so for one agent. Each request is bounded before its body is read: its host, its
 //! origin, its token, its place among the requests of all and of its agent. The gateway keeps no state but connections to
 //! the broker. Must not know where grants are kept ([`Grants`]), nor how a connection was opened.
 
+mod a2a;
 mod access;
 mod api;
 mod body;
@@ -33,6 +34,7 @@ use self::{
     access::{Hosts, Refused},
     callers::Callers,
 };
+pub use crate::a2a::Published;
 use crate::acts::{self, Act, Set};
 
 /// What the host of a gateway chooses.
@@ -48,8 +50,12 @@ pub struct Settings {
     pub requests_max: usize,
     /// The most requests of one agent at a time, 1 or more.
     pub requests_per_agent_max: usize,
-    /// The version that the MCP server shows.
+    /// The version that the MCP server and the cards of A2A show.
     pub version: &'static str,
+    /// What A2A clients reach, each under a name of its own.
+    pub published: Vec<Published>,
+    /// Whether clients reach the gateway by TLS.
+    pub is_encrypted: bool,
 }
 
 /// A gateway for the agents of its grants.
@@ -61,6 +67,10 @@ pub struct Gateway {
     places: Arc<Semaphore>,
     acts: Vec<Act>,
     openapi: Bytes,
+    published: Vec<Published>,
+    cards: a2a::Cards,
+    scheme: &'static str,
+    version: &'static str,
     stop: CancellationToken,
 }
 
@@ -73,6 +83,10 @@ impl Gateway {
             places: Arc::new(Semaphore::new(settings.requests_max)),
             openapi: openapi::document(&acts, settings.version).into(),
             acts,
+            published: settings.published.clone(),
+            cards: a2a::Cards::default(),
+            scheme: if settings.is_encrypted { "https" } else { "http" },
+            version: settings.version,
             callers: Callers::new(settings, grants, stop.clone()),
             stop,
         })
@@ -91,6 +105,8 @@ impl Gateway {
             .route("/mcp", any(mcp))
             .route("/api/v1/acts/{name}", post(api::act))
             .route("/api/v1/openapi.json", get(api::openapi))
+            .route("/a2a/{name}", any(a2a::serve))
+            .route("/a2a/{name}/{*rest}", any(a2a::serve))
             .fallback(|uri: Uri| async move {
                 connect::refuse(uri.path(), Refused::new(StatusCode::NOT_FOUND, "PATH_UNKNOWN", PATHS))
             })
@@ -99,7 +115,8 @@ impl Gateway {
     }
 }
 
-const PATHS: &str = "there is /mcp, /api/v1/acts/NAME, /api/v1/openapi.json and /baton.v1.Service/Method";
+const PATHS: &str =
+    "there is /mcp, /api/v1/acts/NAME, /api/v1/openapi.json, /a2a/NAME and /baton.v1.Service/Method";
 
 /// Bounds each request before its route sees it.
 async fn bounded(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {

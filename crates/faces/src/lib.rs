@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub(crate) mod a2a;
 pub mod acts;
 mod contexts;
 mod face;

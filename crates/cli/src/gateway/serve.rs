@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use axum::Router;
-use baton_faces::http::{Gateway, Settings};
+use baton_faces::http::{Gateway, Published, Settings};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
@@ -48,6 +48,13 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
             return Err(Failure::usage(text));
         }
     };
+    let mut names: Vec<&str> = args.a2a_publish.iter().map(Published::name).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let text =
+            format!("--a2a-publish has {0} twice: an agent and a type of the same name have one address", twice[0]);
+        return Err(Failure::usage(text));
+    }
     let folder = Folder::create(&args.folder.data)?;
     let requests_max = args.requests_max as usize;
     let settings = Settings {
@@ -57,7 +64,10 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
         requests_max,
         requests_per_agent_max: args.requests_per_agent_max as usize,
         version: env!("CARGO_PKG_VERSION"),
+        published: args.a2a_publish,
+        is_encrypted: tls.is_some(),
     };
+    let published = settings.published.clone();
     let listener = TcpListener::bind(args.listen).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             Failure::port_in_use(format!("{} is in use; choose another address with --listen", args.listen))
@@ -69,9 +79,16 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
     let gateway = Gateway::new(settings, Arc::new(folder), stop.clone());
     let scheme = if tls.is_some() { "https" } else { "http" };
     let (mcp, openapi) = (format!("{scheme}://{address}/mcp"), format!("{scheme}://{address}/api/v1/openapi.json"));
+    let url = |published: &Published| format!("{scheme}://{address}/a2a/{}", published.name());
+    let published: Vec<String> = published.iter().map(url).collect();
     match output.is_table() {
-        true => say_lines!("MCP      {mcp}\nJSON     {openapi}"),
-        false => output.next(&json!({"mcp": mcp, "openapi": openapi}))?,
+        true => {
+            say_lines!("MCP      {mcp}\nJSON     {openapi}");
+            for url in &published {
+                say!("A2A      {url}");
+            }
+        }
+        false => output.next(&json!({"mcp": mcp, "openapi": openapi, "a2a": published}))?,
     }
     let attending = tokio::spawn({
         let gateway = Arc::clone(&gateway);

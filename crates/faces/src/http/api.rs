@@ -90,7 +90,7 @@ fn arguments(body: &[u8]) -> Result<Map<String, Value>, ActError> {
 }
 
 /// An act that did not happen, as an answer.
-fn refused(error: &ActError) -> Refused {
+pub(super) fn refused(error: &ActError) -> Refused {
     let mut body = serde_json::to_value(error).unwrap_or_default();
     body["message"] = error.text.clone().into();
     Refused::with(status_of(&error.reason), body)

@@ -190,6 +190,13 @@ impl Callers {
         self.present.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// The faces of the grants that hold, in no order.
+    pub(super) fn faces(&self) -> Vec<Arc<Face>> {
+        let present = self.present();
+        let holding = present.callers.values().filter(|caller| !caller.stop.is_cancelled() && !caller.has_expired());
+        holding.map(|caller| Arc::clone(&caller.face)).collect()
+    }
+
     /// Ends what goes on under a grant.
     fn end(&self, digest: &TokenDigest) {
         if let Some(caller) = self.present().callers.remove(digest) {

@@ -60,6 +60,11 @@ impl Answer {
         serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
+    /// The media type of the body.
+    fn kind(&self) -> &str {
+        self.head["content-type"].to_str().unwrap()
+    }
+
     fn reason(&self) -> String {
         self.json()["reason"].as_str().unwrap_or_default().to_owned()
     }

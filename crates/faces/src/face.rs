@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_client::{
-    About, Client, ClientError, Composer, Identity, Options,
+    About, Client, ClientError, Composer, Identity, Options, envelope,
     ids::SystemIds,
     proto::v1::{self, MessageType},
     session::Agent as Session,
     time::SystemClock,
 };
+use prost::Message as _;
 use tokio::{sync::Mutex, time};
 use tokio_util::sync::CancellationToken;
 
@@ -139,6 +140,25 @@ impl Face {
         payload: &M,
     ) -> Result<v1::Receipt, ActError> {
         Ok(self.client().await?.send(self.composer.encode(to, kind, about, payload)).await?)
+    }
+
+    /// Sends a message under an id of its own, so that it counts once however often it is sent.
+    pub(crate) async fn send_once<M: prost::Message + prost::Name>(
+        &self,
+        message_id: &str,
+        to: &str,
+        kind: MessageType,
+        about: &About,
+        payload: &M,
+    ) -> Result<(), ActError> {
+        let mut envelope = self.composer.draft(to, kind, about, payload);
+        message_id.clone_into(&mut envelope.message_id);
+        envelope::sign(&mut envelope, &self.composer.identity.key_id, &self.composer.identity.key);
+        match self.client().await?.send(envelope.encode_to_vec().into()).await.map_err(ActError::from) {
+            // An earlier one, at another time.
+            Err(error) if error.reason != "MESSAGE_ID_REUSED" => Err(error),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) async fn task(&self, task_id: &str) -> Result<v1::Task, ActError> {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The media types that every published agent takes and gives.
-const MODES: [&str; 2] = ["text/plain", "application/json"];
+pub(crate) const MODES: [&str; 2] = ["text/plain", "application/json"];
 /// The most skills of a card.
 const SKILLS_MAX: usize = 256;
 /// The agents of a type that are read at a time, and how many times.

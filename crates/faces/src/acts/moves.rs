@@ -299,14 +299,14 @@ async fn lent(face: &Face, handoff: &v1::Handoff, task: &v1::Task, moved: &mut M
     }
 }
 
-fn is_recall(found: &v1::CustodyLogEntry) -> bool {
+pub(crate) fn is_recall(found: &v1::CustodyLogEntry) -> bool {
     use baton_client::proto::v1::custody_entry::Event;
     let event = found.entry.as_ref().and_then(|entry| entry.event.as_ref());
     matches!(event, Some(Event::Accepted(accepted)) if accepted.message_type() == MessageType::TaskRecall)
 }
 
 /// The entry by which the loan ended; `None`: the log does not have it.
-async fn end_of_loan(
+pub(crate) async fn end_of_loan(
     face: &Face,
     handoff: &v1::Handoff,
     task: &v1::Task,
@@ -361,7 +361,7 @@ async fn end(
 }
 
 /// The reasons for which no agent took the task.
-fn problems_of(handoff: &v1::Handoff) -> Vec<String> {
+pub(crate) fn problems_of(handoff: &v1::Handoff) -> Vec<String> {
     let mut problems: Vec<String> = handoff
         .offers
         .iter()

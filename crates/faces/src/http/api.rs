@@ -54,7 +54,7 @@ pub(super) async fn act(State(gateway): State<Arc<Gateway>>, Path(name): Path<St
     body::holding(answer, admitted.place)
 }
 
-fn stopping() -> Refused {
+pub(super) fn stopping() -> Refused {
     let text = "The gateway stops. What the act began goes on; try again after a second.";
     refused(&ActError { retry_after_seconds: Some(1), ..ActError::new("SHUTTING_DOWN", text) })
 }
@@ -64,14 +64,14 @@ pub(super) async fn openapi(State(gateway): State<Arc<Gateway>>) -> Response {
     json(gateway.openapi.clone().into())
 }
 
-fn json(body: axum::body::Body) -> Response {
+pub(super) fn json(body: axum::body::Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let name = kind.split(';').next().unwrap_or_default();
     name.trim().eq_ignore_ascii_case("application/json")
@@ -97,7 +97,7 @@ pub(super) fn refused(error: &ActError) -> Refused {
 }
 
 /// The status of a stable reason: that of its category, as gRPC's codes have one.
-fn status_of(reason: &str) -> StatusCode {
+pub(super) fn status_of(reason: &str) -> StatusCode {
     match reason {
         "ARGUMENTS_INVALID" => return StatusCode::BAD_REQUEST,
         "PAYLOAD_TOO_LARGE" => return StatusCode::PAYLOAD_TOO_LARGE,

@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     Face,
+    a2a::closing,
     acts::{self, Act},
     mcp::Server,
 };
@@ -214,6 +215,10 @@ impl Callers {
             let (face, stop) = (Arc::clone(&face), stop.clone());
             async move { face.attend(stop).await }
         });
+        if !self.settings.published.is_empty() {
+            let (face, stop) = (Arc::clone(&face), stop.clone());
+            tokio::spawn(async move { stop.run_until_cancelled(closing::close_all(&face)).await });
+        }
         // The gateway checks hosts and origins of all its routes.
         let config = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)

@@ -1,0 +1,126 @@
+//! The JSON-RPC binding (A2A 9).
+
+use a2a::{
+    JsonRpcId,
+    error_code::{INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR},
+    methods,
+};
+use axum::response::{IntoResponse as _, Response};
+use http::{Method, StatusCode, request::Parts};
+use serde_json::{Map, Value, json};
+
+use super::{Call, Ended, Events, Operation, Outcome, check_version, parsed};
+use crate::{
+    a2a::Failure,
+    http::{access::Refused, api},
+};
+
+pub(super) async fn answer(call: &Call<'_>, head: &Parts, body: &[u8]) -> Response {
+    if head.method != Method::POST {
+        return StatusCode::METHOD_NOT_ALLOWED.into_response();
+    }
+    if !api::is_json(&head.headers) {
+        let text = "the Content-Type must be application/json";
+        return Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "CONTENT_TYPE_INVALID", text).into_response();
+    }
+    let (id, operation) = match request_of(body) {
+        Ok((id, method, params)) => {
+            let operation = check_version(head).and_then(|()| operation(&method, params));
+            (id, operation)
+        }
+        Err((id, failure)) => (id, Err(failure)),
+    };
+    let outcome = match operation {
+        Ok(operation) => call.run(operation).await,
+        Err(failure) => Err(Ended::Failed(failure)),
+    };
+    match outcome {
+        Ok(Outcome::Value(result)) => api::json(succeeded(&id, &result).into()),
+        Ok(Outcome::Stream(following)) => {
+            let refused = id.clone();
+            Events::of(following, move |event| succeeded(&id, event), move |failure| failed(&refused, failure))
+                .into_response()
+        }
+        Err(Ended::Failed(failure)) => api::json(failed(&id, &failure).into()),
+        Err(Ended::Refused(refused)) => refused.into_response(),
+    }
+}
+
+fn succeeded(id: &JsonRpcId, result: &Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()
+}
+
+fn failed(id: &JsonRpcId, failure: &Failure) -> String {
+    let error = json!({"code": failure.code, "message": failure.message, "data": failure.details()});
+    json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()
+}
+
+/// Id, method and parameters of a request. `Err`: with the id, as far as it is known.
+fn request_of(body: &[u8]) -> Result<(JsonRpcId, String, Value), (JsonRpcId, Failure)> {
+    let wrong = |id: &JsonRpcId, text: &str| (id.clone(), Failure::new(INVALID_REQUEST, text));
+    let value: Value = serde_json::from_slice(body)
+        .map_err(|error| (JsonRpcId::Null, Failure::new(PARSE_ERROR, format!("the body is not JSON: {error}"))))?;
+    let Value::Object(mut request) = value else {
+        return Err(wrong(&JsonRpcId::Null, "the request must be a JSON object; batches are not supported"));
+    };
+    let id = request.remove("id").and_then(|id| serde_json::from_value(id).ok());
+    let Some(id) = id.filter(|id| *id != JsonRpcId::Null) else {
+        return Err(wrong(&JsonRpcId::Null, "id must be a text or a whole number"));
+    };
+    if request.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        return Err(wrong(&id, "jsonrpc must be \"2.0\""));
+    }
+    let Some(Value::String(method)) = request.remove("method") else {
+        return Err(wrong(&id, "method must be a text"));
+    };
+    match request.remove("params").unwrap_or(Value::Null) {
+        Value::Null => Ok((id, method, Value::Object(Map::new()))),
+        params @ Value::Object(_) => Ok((id, method, params)),
+        _ => Err(wrong(&id, "params must be an object")),
+    }
+}
+
+fn operation(method: &str, params: Value) -> Result<Operation, Failure> {
+    Ok(match method {
+        methods::SEND_MESSAGE => Operation::Send(parsed(params)?),
+        methods::SEND_STREAMING_MESSAGE => Operation::SendStreaming(parsed(params)?),
+        methods::GET_TASK => Operation::Get(parsed(params)?),
+        methods::LIST_TASKS => Operation::List(parsed(params)?),
+        methods::CANCEL_TASK => Operation::Cancel(parsed(params)?),
+        methods::SUBSCRIBE_TO_TASK => Operation::Subscribe(parsed(params)?),
+        methods::CREATE_PUSH_CONFIG
+        | methods::GET_PUSH_CONFIG
+        | methods::LIST_PUSH_CONFIGS
+        | methods::DELETE_PUSH_CONFIG => Operation::Push,
+        methods::GET_EXTENDED_AGENT_CARD => Operation::ExtendedCard,
+        other => {
+            let shown = crate::text::clean(other, 64);
+            return Err(Failure::new(METHOD_NOT_FOUND, format!("there is no method {shown:?}")));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_request_has_the_code_of_json_rpc() {
+        let code = |body: &str| request_of(body.as_bytes()).map(drop).map_err(|(id, failure)| (id, failure.code));
+        assert_eq!(code(r#"{"jsonrpc":"2.0","id":"a","method":"GetTask"}"#), Ok(()));
+        let number = || JsonRpcId::Number(1);
+        for (body, id, expected) in [
+            ("{", JsonRpcId::Null, -32700),
+            ("[]", JsonRpcId::Null, -32600),
+            (r#"{"jsonrpc":"2.0","method":"GetTask"}"#, JsonRpcId::Null, -32600),
+            (r#"{"jsonrpc":"2.0","id":1.5,"method":"GetTask"}"#, JsonRpcId::Null, -32600),
+            (r#"{"id":1,"method":"GetTask"}"#, number(), -32600),
+            (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, number(), -32600),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":[1]}"#, number(), -32600),
+        ] {
+            assert_eq!(code(body), Err((id, expected)), "{body}");
+        }
+        assert_eq!(operation("message/send", json!({})).err().map(|failure| failure.code), Some(-32601));
+        assert_eq!(operation("GetTask", json!({})).err().map(|failure| failure.code), Some(-32602));
+    }
+}

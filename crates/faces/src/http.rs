@@ -115,8 +115,7 @@ impl Gateway {
     }
 }
 
-const PATHS: &str =
-    "there is /mcp, /api/v1/acts/NAME, /api/v1/openapi.json, /a2a/NAME and /baton.v1.Service/Method";
+const PATHS: &str = "there is /mcp, /api/v1/acts/NAME, /api/v1/openapi.json, /a2a/NAME and /baton.v1.Service/Method";
 
 /// Bounds each request before its route sees it.
 async fn bounded(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {

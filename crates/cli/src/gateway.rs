@@ -82,7 +82,7 @@ struct ServeArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "core", value_name = "SETS")]
     tools: Vec<ToolSet>,
     /// What agents that speak A2A reach, separated by commas: an agent's id, or type:NAME for the agents of a type. The card of
-    /// each is at /a2a/NAME/.well-known/agent-card.json, for everybody. Nothing else is served to A2A clients.
+    /// each is at /a2a/NAME/.well-known/agent-card.json, for all. Nothing else is served to A2A clients.
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = Published::parse)]
     a2a_publish: Vec<Published>,
     /// The most requests at a time. One over it gets status 503.

@@ -1,7 +1,7 @@
 //! Agents of baton as agents of A2A 1.0: what an A2A client may reach, and its messages as handoffs.
 //!
 //! An agent that speaks A2A calls the gateway with the token of a grant, and acts as the agent that granted it. It lends its
-//! task to what is published. Nothing is kept: each answer comes from the broker's records, and all ids are made of the
+//! task to a published agent or type. Nothing is kept: each answer comes from the broker's records, and all ids are made of the
 //! caller, the published name and the id of the client's message, so a repeat finds the first. Must not know HTTP.
 
 pub(crate) mod cards;
@@ -28,12 +28,12 @@ pub(crate) use self::{
 };
 use crate::{ActError, Face};
 
-/// The version of the protocol that is spoken.
+/// The version of the protocol.
 pub(crate) const VERSION: &str = "1.0";
 /// The ids of tasks of A2A clients begin with it.
 const TASK_PREFIX: &str = "a2a-";
 
-/// What is published to A2A clients: an agent, or the agents of a type.
+/// An agent that A2A clients reach, or the agents of a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// The name in the address.
@@ -64,7 +64,7 @@ impl Published {
     }
 }
 
-/// What is published, as one caller reaches it.
+/// A published agent or type, as one caller reaches it.
 #[derive(Debug, Clone)]
 pub(crate) struct Reached {
     pub(crate) face: Arc<Face>,

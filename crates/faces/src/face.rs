@@ -142,7 +142,7 @@ impl Face {
         Ok(self.client().await?.send(self.composer.encode(to, kind, about, payload)).await?)
     }
 
-    /// Sends a message under an id of its own, so that it counts once however often it is sent.
+    /// Sends a message under an id of its own, so that its repeats do not count.
     pub(crate) async fn send_once<M: prost::Message + prost::Name>(
         &self,
         message_id: &str,

@@ -69,7 +69,7 @@ pub struct Gateway {
     openapi: Bytes,
     published: Vec<Published>,
     cards: a2a::Cards,
-    scheme: &'static str,
+    is_encrypted: bool,
     version: &'static str,
     stop: CancellationToken,
 }
@@ -85,7 +85,7 @@ impl Gateway {
             acts,
             published: settings.published.clone(),
             cards: a2a::Cards::default(),
-            scheme: if settings.is_encrypted { "https" } else { "http" },
+            is_encrypted: settings.is_encrypted,
             version: settings.version,
             callers: Callers::new(settings, grants, stop.clone()),
             stop,

@@ -24,7 +24,7 @@ const PAGES_MAX: usize = 5;
 /// The name of the way to show a token.
 const SCHEME: &str = "grant";
 
-/// The card of what is published, without its addresses. `None`: there is no such agent.
+/// The card of a published agent or type, without its addresses. `None`: the broker has no agent of this name.
 pub(crate) async fn read(face: &Face, published: &Published, version: &str) -> Result<Option<AgentCard>, ActError> {
     let client = face.client().await?;
     let cards = if published.is_type {

@@ -36,7 +36,10 @@ async fn close(face: &Face) -> Result<(), ActError> {
         for task in page.tasks.into_iter().filter(|task| is_back(face, task)) {
             // A list has no results.
             let closing = async { records::view(face, face.task(&task.task_id).await?).await };
-            if let Err(error) = closing.await {
+            // Without its handoff the task is no client's, in spite of its id.
+            if let Err(error) = closing.await
+                && !error.is_absent()
+            {
                 tracing::warn!(task_id = %task.task_id, %error, "the task is not ended");
             }
         }
@@ -47,7 +50,7 @@ async fn close(face: &Face) -> Result<(), ActError> {
     }
 }
 
-/// Whether this agent has lent the task for an A2A client, and no handoff of it is open.
+/// Whether this agent has lent the task for an A2A client, and has no open handoff of it.
 fn is_back(face: &Face, task: &v1::Task) -> bool {
     let began = task.hops.first().is_none_or(|hop| hop.sender_id == face.id());
     task.task_id.starts_with(TASK_PREFIX) && task.open_handoff_id.is_empty() && began

@@ -40,7 +40,7 @@ impl Failure {
         Self { field: Some(field.to_owned()), ..Self::new(INVALID_PARAMS, format!("{field}: {problem}")) }
     }
 
-    /// There is no such task, or it is another caller's: the same bytes.
+    /// An unknown task, or one of another caller: the same bytes.
     pub(crate) fn task_not_found() -> Self {
         Self::new(TASK_NOT_FOUND, "there is no such task of this caller here")
     }

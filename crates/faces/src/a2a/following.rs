@@ -11,7 +11,7 @@ use crate::{ActError, Face};
 
 /// How long a message waits for the end of its task.
 const BLOCKS_FOR: Duration = Duration::from_secs(600);
-/// How often a task is looked at without news: of some changes, such as a question that expires, the log says nothing.
+/// How often a task is looked at without news: of some changes, for example the expiry of a question, the log says nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The pause before a broken watch begins again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ impl News {
 }
 
 impl Reached {
-    /// Waits until the task has ended or asks its client, at most for ten minutes. Returns where it is then.
+    /// Waits until the task has ended or asks its client, at most for ten minutes. Returns its place then.
     pub(crate) async fn settled(&self, task: v1::Task) -> Result<View, Failure> {
         let (began, mut news) = (Moment::now(), News::after(&task));
         let task_id = task.task_id.clone();

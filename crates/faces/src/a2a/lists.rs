@@ -94,7 +94,7 @@ impl Reached {
         })
     }
 
-    /// The number of the caller's tasks here in the wanted context, whatever their status. At most what some pages have.
+    /// The number of the caller's tasks here in the wanted context, with any status. At most those of some pages.
     async fn count(&self, request: &ListTasksRequest) -> Result<usize, Failure> {
         let (mut count, mut page_token) = (0, String::new());
         for _ in 0..PAGES_READ_MAX {

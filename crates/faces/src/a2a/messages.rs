@@ -152,7 +152,7 @@ fn text_of(parts: &[Part]) -> String {
     parts.iter().filter_map(Part::as_text).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The data of a message: an object that is alone as it is, else a list of all. `None`: there is none.
+/// The data of a message: a single object unchanged, else a list of all. `None`: no part has data.
 fn data_of(parts: &[Part]) -> Option<Value> {
     let mut all: Vec<&Value> = Vec::new();
     all.extend(parts.iter().filter_map(|part| match &part.content {

@@ -17,7 +17,7 @@ use crate::{
 
 /// The artifact of a task's result.
 const RESULT: &str = "result";
-/// Why a loan has ended that nobody has ended.
+/// Why a loan has ended by itself.
 const TAKEN_BACK: &str = "the loan has ended without a result: its time is over, or the agent was gone";
 /// How often a task is looked at that changes at the same time.
 const LOOKS: usize = 4;
@@ -37,7 +37,7 @@ pub(crate) struct View {
 
 /// What the records say of a task.
 enum Look {
-    Is(View),
+    Is(Box<View>),
     /// The caller has the task again, and must end it so.
     Back {
         status: TaskStatus,
@@ -50,7 +50,7 @@ enum Look {
 pub(crate) async fn view(face: &Face, mut task: v1::Task) -> Result<View, ActError> {
     for _ in 0..LOOKS {
         match look(face, &task).await? {
-            Look::Is(view) => return Ok(view),
+            Look::Is(view) => return Ok(*view),
             Look::Back { status, details, result_json } => {
                 end(face, &task, status, &details, result_json).await?;
                 task = face.task(&task.task_id).await?;
@@ -62,21 +62,26 @@ pub(crate) async fn view(face: &Face, mut task: v1::Task) -> Result<View, ActErr
 
 async fn look(face: &Face, task: &v1::Task) -> Result<Look, ActError> {
     let is = |state, words: String| {
-        Look::Is(View { task: task.clone(), state, words, schema: None, question_id: String::new() })
+        Look::Is(Box::new(View { task: task.clone(), state, words, schema: None, question_id: String::new() }))
     };
     let details = clean(&task.details, TEXT_MAX);
     match task.status() {
         TaskStatus::Completed => return Ok(is(TaskState::Completed, details)),
         TaskStatus::Failed => return Ok(is(TaskState::Failed, details)),
         TaskStatus::Canceled => {
-            let handoff = face.handoff(&handoff_id_of(&task.task_id)).await?;
-            return Ok(is(if was_rejected(&handoff) { TaskState::Rejected } else { TaskState::Canceled }, details));
+            let is_rejected = match face.handoff(&handoff_id_of(&task.task_id)).await {
+                Ok(handoff) => was_rejected(&handoff),
+                // Its record has been removed.
+                Err(error) if error.is_absent() => false,
+                Err(error) => return Err(error),
+            };
+            return Ok(is(if is_rejected { TaskState::Rejected } else { TaskState::Canceled }, details));
         }
         _ => {}
     }
     let handoff_id = handoff_id_of(&task.task_id);
     if task.owner_id != face.id() {
-        return Ok(Look::Is(working(face, task, details).await?));
+        return Ok(Look::Is(Box::new(working(face, task, details).await?)));
     }
     let handoff = face.handoff(&handoff_id).await?;
     let back = |status, details: String, result_json: String| Look::Back { status, details, result_json };

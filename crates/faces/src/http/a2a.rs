@@ -95,11 +95,11 @@ enum Operation {
 /// What an operation gives.
 enum Outcome {
     Value(Value),
-    Stream(Following),
+    Stream(Box<Following>),
 }
 
 impl Call<'_> {
-    /// Runs the operation, unless the gateway or the grant ends first. What it began goes on.
+    /// Runs the operation, unless the gateway or the grant ends first. The task goes on.
     async fn run(&self, operation: Operation) -> Result<Outcome, Ended> {
         tokio::select! {
             outcome = self.perform(operation) => outcome.map_err(Ended::Failed),
@@ -150,8 +150,9 @@ impl Call<'_> {
         Ok(Outcome::Value(value.unwrap_or_default()))
     }
 
-    fn following(&self, first: View, modes: Modes, until_asked: bool) -> Following {
-        Following { reached: self.reached.clone(), first, modes, until_asked, stop: self.caller.stop.clone() }
+    fn following(&self, first: View, modes: Modes, until_asked: bool) -> Box<Following> {
+        let stop = self.caller.stop.clone();
+        Box::new(Following { reached: self.reached.clone(), first, modes, until_asked, stop })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Cards over HTTP. A card needs no token, so it is read from the broker at most once in some seconds.
+//! Cards over HTTP. Cards need no token, so the broker is asked for each at most once in some seconds.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -25,7 +25,7 @@ const READ_FOR: Duration = Duration::from_secs(5);
 /// How long a client may keep a card.
 const KEPT_FOR: HeaderValue = HeaderValue::from_static("public, max-age=60");
 
-/// The cards that were read last, by name. `None`: there is no such agent.
+/// The cards that were read last, by name. `None`: the broker has no agent of this name.
 #[derive(Debug, Default)]
 pub(in super::super) struct Cards(Mutex<HashMap<String, (Moment, Option<AgentCard>)>>);
 
@@ -38,7 +38,7 @@ pub(super) async fn card(gateway: &Gateway, published: &Published, request: Requ
     let Some(host) = request.headers().get(HOST).and_then(|host| host.to_str().ok()) else {
         return Refused::new(StatusCode::BAD_REQUEST, "HOST_INVALID", "the request must have a Host").into_response();
     };
-    let url = format!("{}://{host}/a2a/{}", gateway.scheme, published.name());
+    let url = format!("{}://{host}/a2a/{}", scheme(gateway.is_encrypted, request.headers()), published.name());
     let body = serde_json::to_vec(&cards::at(found, &url)).unwrap_or_default();
     let tag = format!("\"{}\"", hex::encode(&signing::sha256(&[&body])[..16]));
     let mut response = match is_known(request.headers(), &tag) {
@@ -55,6 +55,13 @@ pub(super) async fn card(gateway: &Gateway, published: &Published, request: Requ
     response
 }
 
+/// The scheme by which clients reach the gateway. Without TLS it serves this machine alone, so a proxy before it that ends
+/// TLS is here, too, and may say so.
+fn scheme(is_encrypted: bool, headers: &HeaderMap) -> &'static str {
+    let forwarded = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+    if is_encrypted || forwarded == Some(b"https") { "https" } else { "http" }
+}
+
 /// Whether the client has the card with this tag (RFC 9110, 13.1.2).
 fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let named = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
@@ -66,7 +73,7 @@ fn is_known(headers: &HeaderMap, tag: &str) -> bool {
 
 /// The card, as any agent of a grant may read it: the gateway has no identity of its own.
 async fn read(gateway: &Gateway, published: &Published) -> Result<Option<AgentCard>, ActError> {
-    // Whoever asks at the same time waits for the first.
+    // Requests at the same time wait for the first.
     let mut known = gateway.cards.0.lock().await;
     if let Some((at, card)) = known.get(published.name())
         && at.elapsed() < READ_FOR
@@ -90,6 +97,14 @@ async fn read(gateway: &Gateway, published: &Published) -> Result<Option<AgentCa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_names_the_scheme_of_the_proxy() {
+        let mut headers = HeaderMap::new();
+        assert_eq!((scheme(true, &headers), scheme(false, &headers)), ("https", "http"));
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+        assert_eq!(scheme(false, &headers), "https");
+    }
 
     #[test]
     fn a_known_card_is_not_sent_again() {

@@ -46,12 +46,12 @@ pub(super) struct Events {
 impl Events {
     /// Follows the task. `shown` has the text of an event, and `failed` of what ends the stream before its time.
     pub(super) fn of(
-        following: Following,
+        following: Box<Following>,
         shown: impl Fn(&Value) -> String + Send + Sync + 'static,
         failed: impl Fn(&Failure) -> String + Send + Sync + 'static,
     ) -> Self {
         let (sender, events) = mpsc::channel(WAITING_MAX);
-        let Following { reached, first, modes, until_asked, stop } = following;
+        let Following { reached, first, modes, until_asked, stop } = *following;
         let work = async move {
             let send = async |text: String| drop(sender.send(Bytes::from(format!("data: {text}\n\n"))).await);
             let told = reached.follow(first, modes, until_asked, |event| {

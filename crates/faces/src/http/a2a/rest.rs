@@ -41,7 +41,7 @@ pub(super) async fn answer(call: &Call<'_>, head: &Parts, path: &str, body: &[u8
     }
 }
 
-/// The operation of a request; `None`: there is none with this method and path.
+/// The operation of a request; `None`: none has this method and path.
 fn operation(head: &Parts, path: &str, body: &[u8]) -> Option<Result<Operation, Failure>> {
     let segments: Vec<&str> = path.split('/').collect();
     let about = |id: &str| json!({"id": id});

@@ -23,13 +23,11 @@ pub(super) async fn answer(call: &Call<'_>, head: &Parts, body: &[u8]) -> Respon
         let text = "the Content-Type must be application/json";
         return Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "CONTENT_TYPE_INVALID", text).into_response();
     }
-    let (id, operation) = match request_of(body) {
-        Ok((id, method, params)) => {
-            let operation = check_version(head).and_then(|()| operation(&method, params));
-            (id, operation)
-        }
-        Err((id, failure)) => (id, Err(failure)),
-    };
+    let (id, request) = request_of(body);
+    let operation = request.and_then(|(method, params)| {
+        check_version(head)?;
+        operation(&method, params)
+    });
     let outcome = match operation {
         Ok(operation) => call.run(operation).await,
         Err(failure) => Err(Ended::Failed(failure)),
@@ -55,28 +53,32 @@ fn failed(id: &JsonRpcId, failure: &Failure) -> String {
     json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()
 }
 
-/// Id, method and parameters of a request. `Err`: with the id, as far as it is known.
-fn request_of(body: &[u8]) -> Result<(JsonRpcId, String, Value), (JsonRpcId, Failure)> {
-    let wrong = |id: &JsonRpcId, text: &str| (id.clone(), Failure::new(INVALID_REQUEST, text));
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|error| (JsonRpcId::Null, Failure::new(PARSE_ERROR, format!("the body is not JSON: {error}"))))?;
+/// The id of a request as far as known, its method and its parameters.
+fn request_of(body: &[u8]) -> (JsonRpcId, Result<(String, Value), Failure>) {
+    let wrong = |text: &str| Err(Failure::new(INVALID_REQUEST, text));
+    let value: Value = match serde_json::from_slice(body) {
+        Ok(value) => value,
+        Err(error) => {
+            return (JsonRpcId::Null, Err(Failure::new(PARSE_ERROR, format!("the body is not JSON: {error}"))));
+        }
+    };
     let Value::Object(mut request) = value else {
-        return Err(wrong(&JsonRpcId::Null, "the request must be a JSON object; batches are not supported"));
+        return (JsonRpcId::Null, wrong("the request must be a JSON object; batches are not supported"));
     };
     let id = request.remove("id").and_then(|id| serde_json::from_value(id).ok());
     let Some(id) = id.filter(|id| *id != JsonRpcId::Null) else {
-        return Err(wrong(&JsonRpcId::Null, "id must be a text or a whole number"));
+        return (JsonRpcId::Null, wrong("id must be a text or a whole number"));
     };
     if request.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
-        return Err(wrong(&id, "jsonrpc must be \"2.0\""));
+        return (id, wrong("jsonrpc must be \"2.0\""));
     }
     let Some(Value::String(method)) = request.remove("method") else {
-        return Err(wrong(&id, "method must be a text"));
+        return (id, wrong("method must be a text"));
     };
     match request.remove("params").unwrap_or(Value::Null) {
-        Value::Null => Ok((id, method, Value::Object(Map::new()))),
-        params @ Value::Object(_) => Ok((id, method, params)),
-        _ => Err(wrong(&id, "params must be an object")),
+        Value::Null => (id, Ok((method, Value::Object(Map::new())))),
+        params @ Value::Object(_) => (id, Ok((method, params))),
+        _ => (id, wrong("params must be an object")),
     }
 }
 
@@ -106,7 +108,10 @@ mod tests {
 
     #[test]
     fn a_wrong_request_has_the_code_of_json_rpc() {
-        let code = |body: &str| request_of(body.as_bytes()).map(drop).map_err(|(id, failure)| (id, failure.code));
+        let code = |body: &str| {
+            let (id, request) = request_of(body.as_bytes());
+            request.map(drop).map_err(|failure| (id, failure.code))
+        };
         assert_eq!(code(r#"{"jsonrpc":"2.0","id":"a","method":"GetTask"}"#), Ok(()));
         let number = || JsonRpcId::Number(1);
         for (body, id, expected) in [

@@ -120,7 +120,7 @@ fn path_of(method: &str) -> Result<PathAndQuery, proto::Status> {
     let parsed: Result<PathAndQuery, _> = method.parse();
     parsed.ok().filter(|path| path.path() == method && method.starts_with('/')).ok_or_else(|| {
         let message = format!("{method:?} is not the path of a method, as /baton.v1.TaskService/GetTask");
-        as_message(&Status::invalid_argument(message))
+        proto::Status { code: Code::InvalidArgument.into(), message, details: Vec::new() }
     })
 }
 
@@ -146,10 +146,13 @@ async fn within<T>(
     }
 }
 
-/// The status as a message: with the details that the broker has sent.
+/// The status as a message: with the details that the broker has sent. A status without them comes from the connection,
+/// possibly in terms of HTTP/2: then no broker answers.
 fn as_message(status: &Status) -> proto::Status {
     let details = proto::Status::decode(status.details()).map(|sent| sent.details).unwrap_or_default();
-    proto::Status { code: status.code().into(), message: status.message().to_owned(), details }
+    let is_of_connection = matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled);
+    let code = if details.is_empty() && is_of_connection { Code::Unavailable } else { status.code() };
+    proto::Status { code: code.into(), message: status.message().to_owned(), details }
 }
 
 #[cfg(test)]
@@ -168,5 +171,16 @@ mod tests {
         assert_eq!(late.code, Code::DeadlineExceeded as i32);
         let cut = within::<()>(Some(Duration::from_secs(9)), async { Err(Status::cancelled("Timeout expired")) });
         assert_eq!(cut.await.unwrap_err().code, Code::DeadlineExceeded as i32);
+    }
+
+    #[test]
+    fn what_the_connection_says_is_unavailable_and_what_the_broker_says_stays() {
+        use tonic_types::{ErrorDetails, StatusExt};
+        assert_eq!(as_message(&Status::unknown("h2 protocol error")).code, Code::Unavailable as i32);
+        assert_eq!(as_message(&Status::unauthenticated("no")).code, Code::Unauthenticated as i32);
+        let details = ErrorDetails::with_error_info("INTERNAL", "baton", []);
+        let sent =
+            as_message(&<Status as StatusExt>::with_error_details(Code::Internal, "a fault of the broker", details));
+        assert_eq!((sent.code, sent.details.len()), (Code::Internal as i32, 1));
     }
 }

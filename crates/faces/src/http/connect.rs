@@ -17,6 +17,7 @@ use baton_client::{
     EncodedAnswers,
     codes::{Category, ErrorCode},
     proto,
+    time::Moment,
 };
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{
@@ -26,7 +27,7 @@ use http::{
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep_until, timeout},
+    time::{sleep, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -404,16 +405,16 @@ async fn made(
         return response;
     };
     let begun = async {
-        let end = end_of(form, headers)?;
+        let limit = limit_of(form, headers)?;
         let body = body::read(body).await.map_err(|refused| Failed::of_refused(&refused))?;
         let message = form.request(method, body)?;
-        let timeout = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let timeout = limit.map(Limit::left);
         let client = caller.face.client().await.map_err(|error| Failed::of_act(&error))?;
         match method.gives_stream {
             true => {
                 let answers = client.stream_encoded(path, message, timeout).await?;
                 let (sender, receiver) = mpsc::channel(1);
-                let pump = Pump { gateway: Arc::clone(gateway), caller: Arc::clone(caller), method, form, end };
+                let pump = Pump { gateway: Arc::clone(gateway), caller: Arc::clone(caller), method, form, limit };
                 tokio::spawn(pump.run(answers, sender));
                 Ok(Body::from_stream(ReceiverStream::new(receiver)))
             }
@@ -447,8 +448,21 @@ async fn stopped(gateway: &Gateway, caller: &Caller) -> Failed {
     }
 }
 
-/// The end of a call's time, if it has one. `Err`: what the headers ask for is not there.
-fn end_of(form: Form, headers: &HeaderMap) -> Result<Option<Instant>, Failed> {
+/// The time limit of a call.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    began: Moment,
+    time: Duration,
+}
+
+impl Limit {
+    fn left(self) -> Duration {
+        self.time.saturating_sub(self.began.elapsed())
+    }
+}
+
+/// The time limit that the headers give, if any. `Err`: they ask for what is not there.
+fn limit_of(form: Form, headers: &HeaderMap) -> Result<Option<Limit>, Failed> {
     let invalid = |text: String| Failed::new(Category::InvalidArgument, "FIELD_INVALID", text);
     if headers.get(VERSION).is_some_and(|version| version != "1") {
         return Err(invalid("Connect-Protocol-Version must be 1".to_owned()));
@@ -466,7 +480,7 @@ fn end_of(form: Form, headers: &HeaderMap) -> Result<Option<Instant>, Failed> {
     let milliseconds = milliseconds.ok_or_else(|| {
         invalid(format!("Connect-Timeout-Ms must be a number of at most {TIMEOUT_DIGITS_MAX} digits"))
     })?;
-    Ok(Some(Instant::now() + Duration::from_millis(milliseconds)))
+    Ok(Some(Limit { began: Moment::now(), time: Duration::from_millis(milliseconds) }))
 }
 
 /// Passes the answers of a stream on.
@@ -475,15 +489,15 @@ struct Pump {
     caller: Arc<Caller>,
     method: &'static Method,
     form: Form,
-    end: Option<Instant>,
+    limit: Option<Limit>,
 }
 
 impl Pump {
     /// Ends with the stream, the client, the grant, the time or the gateway.
     async fn run(self, mut answers: EncodedAnswers, sender: mpsc::Sender<Result<Bytes, std::convert::Infallible>>) {
         let over = async {
-            match self.end {
-                Some(end) => sleep_until(end).await,
+            match self.limit {
+                Some(limit) => sleep(limit.left()).await,
                 None => std::future::pending().await,
             }
         };

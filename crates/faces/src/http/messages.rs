@@ -167,8 +167,8 @@ fn in_each(
 ) -> Result<(), Wrong> {
     match value {
         Value::Array(values) if field.is_list() => {
-            let each = values.iter_mut().enumerate();
-            each.map(|(index, value)| write(value, &format!("{place}[{index}]"))).collect()
+            let mut each = values.iter_mut().enumerate();
+            each.try_for_each(|(index, value)| write(value, &format!("{place}[{index}]")))
         }
         // No map of the schema has messages with envelopes.
         _ if field.is_map() => Ok(()),

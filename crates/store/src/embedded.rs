@@ -230,6 +230,18 @@ impl EmbeddedStore {
         self.opened().map_or(0, |opened| opened.checkpoint.flushed_upto())
     }
 
+    /// Writes all that the store has into its tables, and waits for it. Returns whether they have it now.
+    pub(super) fn write_out(&self) -> bool {
+        let log = self.log.lock().expect("no holder panics");
+        let Some(opened) = self.opened() else { return false };
+        let end = log.entries.end().position;
+        if opened.checkpoint.flushed_upto() < end {
+            self.start_flush(&opened, &log, false);
+        }
+        self.finish_flush(&opened, &mut self.flushing.lock().expect("no holder panics"));
+        !self.failures.is_poisoned() && opened.checkpoint.flushed_upto() >= end
+    }
+
     /// Whether a table failed to be written or read.
     pub(super) fn has_disk_failed(&self) -> bool {
         self.failures.is_poisoned()

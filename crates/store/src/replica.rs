@@ -138,6 +138,19 @@ impl Replica {
         self.store.restore(whole)
     }
 
+    /// Writes all that the tables have to the disk, and waits for it. From then on the folder alone has it, without the shared log.
+    /// Does nothing if the disk has it already.
+    ///
+    /// # Errors
+    ///
+    /// The disk fails.
+    pub fn write_out(&self) -> Result<(), OpenError> {
+        match self.store.write_out() {
+            true => Ok(()),
+            false => Err(OpenError::NotFlushed { path: self.path.clone() }),
+        }
+    }
+
     /// Whether the disk has failed. A start reads the lost entries from the shared log.
     pub fn has_failed(&self) -> bool {
         self.store.has_disk_failed()
@@ -337,6 +350,26 @@ pub(crate) mod tests {
         drop(replica);
         std::fs::write(folder.path().join(MARK_FILE), b"batonmrl").unwrap();
         assert_eq!(Replica::open(folder.path(), &CLUSTER).unwrap().known(), mark(1));
+    }
+
+    #[test]
+    fn what_is_written_out_needs_no_log_at_the_next_start() {
+        let (log, folder) = (Shared::default(), folder());
+        let replica = Replica::open(folder.path(), &CLUSTER).unwrap();
+        replica.write_out().unwrap();
+        assert_eq!(replica.flushed_upto(), 0, "it has nothing");
+        let store = log.led_by(&replica);
+        store.commit(group("a")).unwrap();
+        replica.follow();
+        // The last entry has no writes.
+        replica.apply(mark(2), None).unwrap();
+        for _ in 0..2 {
+            replica.write_out().unwrap();
+            assert_eq!(replica.flushed_upto(), 2);
+        }
+        drop((store, replica));
+        let replica = Replica::open(folder.path(), &CLUSTER).unwrap();
+        assert_eq!((replica.end(), replica.known(), keys(&replica)), (mark(2), mark(2), vec!["a".to_owned()]));
     }
 
     #[test]

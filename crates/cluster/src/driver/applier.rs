@@ -9,7 +9,7 @@ use std::{
 };
 
 use baton_protocol::lead::LeadGuard;
-use baton_store::{ApplyError, Replica, RestoreError, Whole};
+use baton_store::{ApplyError, OpenError, Replica, RestoreError, Whole};
 use tokio::sync::{mpsc as tokio_mpsc, watch};
 
 use super::{Input, Term, chain_of, commit_log::TermLog, mark_of};
@@ -24,6 +24,7 @@ enum Job {
     Lead { log: TermLog, former: Option<String>, guard: LeadGuard, ended: watch::Receiver<Option<Leave>> },
     Follow,
     Restore(Ticket, Whole),
+    WriteOut,
 }
 
 /// Why the thread of the tables ends.
@@ -31,6 +32,8 @@ enum Job {
 enum Failed {
     #[error("failed to apply an entry of the shared log: {0}")]
     Apply(#[from] ApplyError),
+    #[error(transparent)]
+    WriteOut(#[from] OpenError),
     #[error("failed to put a checkpoint in the place of the tables: {0}")]
     Restore(#[from] RestoreError),
 }
@@ -90,6 +93,11 @@ impl Applier {
         self.send(Job::Restore(ticket, whole));
     }
 
+    /// Writes all that the tables have to the disk.
+    pub(super) fn write_out(&self) {
+        self.send(Job::WriteOut);
+    }
+
     fn send(&self, job: Job) {
         // The thread has ended only after it has reported why.
         if let Some(jobs) = &self.jobs {
@@ -126,6 +134,7 @@ fn execute(
             drop(terms.send(Term { number, position, former, store, guard, ended }));
         }
         Job::Follow => replica.follow(),
+        Job::WriteOut => replica.write_out()?,
         Job::Restore(ticket, whole) => {
             let restored = match replica.restore(whole) {
                 Ok(mark) => Some(chain_of(mark)),

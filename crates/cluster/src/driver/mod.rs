@@ -509,13 +509,15 @@ impl Driver {
         let now = self.now();
         match input {
             Input::Event(event) => {
-                self.note(now, &event);
-                let is_caught_up = self.caught_up_at == now;
+                self.note(&event);
+                let is_caught_up = self.shows_the_end(&event);
                 if let Event::Restored(_, Some(chain)) = &event {
                     self.handed = chain.position;
                 }
                 self.member.handle(now, event);
-                self.has_caught_up |= is_caught_up && !matches!(self.member.role(), Role::Diverged(_));
+                if is_caught_up && !matches!(self.member.role(), Role::Diverged(_)) {
+                    (self.caught_up_at, self.has_caught_up) = (now, true);
+                }
             }
             Input::Propose { term, group, answer } => self.propose(now, term, group, answer),
             // A receiver that has gone needs no answer.
@@ -526,16 +528,18 @@ impl Driver {
         }
     }
 
+    /// Whether this is the outcome of a read that the member waits for, and the log has no entry behind those of the member. The
+    /// outcome of another read may be that of a log which lost its end.
+    fn shows_the_end(&self, event: &Event) -> bool {
+        let Event::LogRead(ticket, Ok(entries)) = event else { return false };
+        let end = entries.last().map_or(0, |(position, _)| *position);
+        self.member.awaits_read(*ticket) && end <= self.member.chain().position
+    }
+
     /// Notes what the outcome of a call says about the engine of the log.
-    fn note(&mut self, now: Duration, event: &Event) {
+    fn note(&mut self, event: &Event) {
         let failed = match event {
-            Event::LogRead(_, Ok(entries)) => {
-                let end = entries.last().map_or(0, |(position, _)| *position);
-                if end <= self.member.chain().position {
-                    self.caught_up_at = now;
-                }
-                None
-            }
+            Event::LogRead(_, Ok(_)) => None,
             Event::LeaseRead(_, Ok(_)) | Event::LeaseWritten(_, Ok(_)) | Event::Appended(_, Ok(())) => None,
             Event::LogRead(_, Err(ReadError::Unavailable(error))) | Event::LeaseRead(_, Err(error)) => {
                 Some(error.to_string())
@@ -660,6 +664,7 @@ impl Driver {
         match role {
             Role::Diverged(divergence) => {
                 tracing::error!(%divergence, "the shared log and a broker differ: this broker answers nothing");
+                self.write_out();
             }
             Role::Ended(ending) => tracing::info!(%ending, "this broker leaves the cluster"),
             role => tracing::info!(
@@ -671,6 +676,14 @@ impl Driver {
         // After a term the tables follow again, behind the last group that the engine has committed.
         if *role == Role::Following {
             self.applier.follow();
+        }
+    }
+
+    /// Writes what the tables have to the disk: the log may never give it again. Before the tables had the end of the log they have
+    /// nothing that it lacks.
+    fn write_out(&self) {
+        if self.has_caught_up {
+            self.applier.write_out();
         }
     }
 
@@ -715,6 +728,7 @@ impl Driver {
         // Giving the lease back, and writing the member's value, are worth a moment.
         let (names, view, chain) = (self.names.clone(), self.view.borrow().clone(), self.member.chain());
         drop(timeout(CALL_MAX, async { tokio::join!(names.leave(&view, chain), self.last_calls()) }).await);
+        self.write_out();
         self.applier.end();
         self.ended.send_replace(Some(ended));
     }

@@ -109,6 +109,17 @@ impl Broker {
     }
 }
 
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        match path.is_dir() {
+            true => copy_all(&path, &to.join(name)),
+            false => drop(std::fs::copy(&path, to.join(name)).unwrap()),
+        }
+    }
+}
+
 /// Waits for the thread of the lease, which has the folder a moment longer.
 async fn is_free(folder: &Path, broker: &str) {
     within("the folder is free", async {
@@ -210,11 +221,13 @@ async fn a_start_says_in_the_register_what_its_checkpoint_has() {
     let checkpoint = chain_of(replica.end());
     drop(replica);
     commit(&term, "b").await.unwrap();
+    // As a power cut leaves it: a broker that stops writes all that it has.
+    let crashed = tempfile::tempdir().unwrap();
+    copy_all(&folder.path().join("b1"), &crashed.path().join("b1"));
     drop(term);
     broker.leaves().await;
-    is_free(folder.path(), "b1").await;
     // The driver does not run yet: the value is that of the start.
-    let options = options(folder.path(), &folder.path().join("log"), "b1", Arc::new(NoPeers));
+    let options = options(crashed.path(), &folder.path().join("log"), "b1", Arc::new(NoPeers));
     let (engine, _names) = open(&options).await.unwrap();
     let (_, found) = engine.register.read(&name_of("b1")).await.unwrap().unwrap();
     let value = MemberValue::parse(&found).unwrap();
@@ -281,6 +294,8 @@ async fn a_follower_whose_log_loses_its_end_stays_and_says_so() {
     second.shows("it has diverged", |view| view.role == view::Role::Diverged).await;
     let why = second.handle.view().borrow().why_nobody_leads.clone().unwrap();
     assert!(why.contains("lacks the entry at 2"), "{why}");
+    // Its folder has what the log lacks, before it is told to end.
+    second.shows("it has written all of it", |view| view.flushed_upto == view.position).await;
     assert_eq!(second.stops().await, Ended::Member(Ending::Stopped));
     drop(term);
     first.handle.stop();
@@ -421,4 +436,18 @@ async fn a_broker_that_comes_after_the_log_was_trimmed_has_the_checkpoint_of_a_p
     second.handle.stop();
     second.handle.service_ended();
     within("it ends", second.handle.ended()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_stops_leaves_all_that_it_has_in_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = started(folder.path(), "b1").await;
+    let term = broker.leads().await;
+    commit(&term, "a").await.unwrap();
+    drop(term);
+    broker.leaves().await;
+    is_free(folder.path(), "b1").await;
+    std::fs::remove_dir_all(folder.path().join("log")).unwrap();
+    let replica = Replica::open(&folder.path().join("b1"), &CLUSTER).unwrap();
+    assert_eq!((replica.end().position, replica.known().position), (2, 2), "takeover and group, without the log");
 }

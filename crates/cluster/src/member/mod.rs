@@ -368,6 +368,11 @@ impl Member {
         self.actions.pop_front()
     }
 
+    /// Whether the tables wait for the outcome of this read.
+    pub fn awaits_read(&self, ticket: Ticket) -> bool {
+        self.log_call.is_some_and(|call| call.ticket == ticket)
+    }
+
     /// Takes an event, and queues what follows from it.
     pub fn handle(&mut self, now: Duration, event: Event) {
         match event {

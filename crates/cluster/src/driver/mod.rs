@@ -19,7 +19,7 @@ mod restore;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{collections::HashMap, sync::Arc, thread, time::Duration};
 
 use async_trait::async_trait;
 use baton_protocol::{
@@ -57,6 +57,8 @@ const PEERS_MAX: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 4 * 1024 * 1024;
 /// The pause between two attempts to reach the engine at the start.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
+/// The time for which a claim in vain is not logged again.
+const CLAIM_TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// The most time between two writes of the member's value.
 pub const MEMBER_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -391,6 +393,37 @@ struct Driver {
     has_caught_up: bool,
     /// The last failure of the engine of the log, in words.
     trouble: Option<String>,
+    role_log: RoleLog,
+}
+
+/// Chooses the changes of the role that are logged. While the shared log cannot be reached, a broker claims in vain twice a second.
+struct RoleLog {
+    role: view::Role,
+    /// The steps of claims in vain, with their term and the time at which they were logged last.
+    told: HashMap<(view::Role, u64), Duration>,
+}
+
+impl Default for RoleLog {
+    fn default() -> Self {
+        Self { role: view::Role::Following, told: HashMap::new() }
+    }
+}
+
+impl RoleLog {
+    /// Whether this change is logged.
+    fn tells(&mut self, now: Duration, role: view::Role, term: u64) -> bool {
+        use view::Role::{Claiming, Following};
+        let before = std::mem::replace(&mut self.role, role);
+        if !matches!((before, role), (Following, Claiming) | (Claiming, Following)) {
+            self.told.clear();
+            return true;
+        }
+        let is_new = self.told.get(&(role, term)).is_none_or(|told| now >= *told + CLAIM_TOLD_AGAIN);
+        if is_new {
+            self.told.insert((role, term), now);
+        }
+        is_new
+    }
 }
 
 /// The term in which this broker leads.
@@ -460,6 +493,7 @@ impl Driver {
             caught_up_at: Duration::ZERO,
             has_caught_up: false,
             trouble: None,
+            role_log: RoleLog::default(),
         };
         Ok((own, handle, received))
     }
@@ -667,11 +701,12 @@ impl Driver {
                 self.write_out();
             }
             Role::Ended(ending) => tracing::info!(%ending, "this broker leaves the cluster"),
-            role => tracing::info!(
-                role = crate::view::Role::from(role).name(),
-                term = self.member.chain().term,
-                "the role of this broker has changed"
-            ),
+            role => {
+                let (role, term) = (view::Role::from(role), self.member.chain().term);
+                if self.role_log.tells(self.now(), role, term) {
+                    tracing::info!(role = role.name(), term, "the role of this broker has changed");
+                }
+            }
         }
         // After a term the tables follow again, behind the last group that the engine has committed.
         if *role == Role::Following {

@@ -451,3 +451,27 @@ async fn a_broker_that_stops_leaves_all_that_it_has_in_its_folder() {
     let replica = Replica::open(&folder.path().join("b1"), &CLUSTER).unwrap();
     assert_eq!((replica.end().position, replica.known().position), (2, 2), "takeover and group, without the log");
 }
+
+#[test]
+fn a_claim_in_vain_is_logged_once_and_then_once_a_minute() {
+    use view::Role::{Claiming, Following, Leading, Leaving};
+    let mut log = RoleLog::default();
+    let mut at = Duration::ZERO;
+    let mut told = Vec::new();
+    // Two claims a second for two minutes.
+    while at < CLAIM_TOLD_AGAIN * 2 {
+        for role in [Claiming, Following] {
+            if log.tells(at, role, 3) {
+                told.push((at.as_secs(), role));
+            }
+        }
+        at += Duration::from_millis(500);
+    }
+    assert_eq!(told, [(0, Claiming), (0, Following), (60, Claiming), (60, Following)]);
+    // All other changes are logged, and so is a claim that follows from them.
+    assert!(!log.tells(CLAIM_TOLD_AGAIN, Claiming, 3));
+    for (role, term) in [(Leading, 4), (Leaving, 4), (Following, 4), (Claiming, 4), (Following, 4), (Claiming, 5)] {
+        assert!(log.tells(at, role, term), "{role:?} {term}");
+    }
+    assert!(!log.tells(at, Following, 4));
+}

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use baton_cluster::{
     driver::mark_of,
-    entry::{Chain, EntryError, Foundation, Payload, TooLarge},
+    entry::{Chain, EntryError, Expected, Foundation, Payload, TooLarge},
     log::{AppendError, Position, ReadError, SharedLog, Unavailable},
     settings::ClusterSettings,
 };
@@ -49,8 +49,8 @@ pub enum InitError {
     Blobs(PathBuf),
     /// The shared log has entries.
     #[error(
-        "the shared log of {name} has entries already: nothing was changed. Choose another cluster.name, or start this broker with \
-         an empty data folder as a further member"
+        "the shared log of {name} has entries already: nothing was changed. Choose another name for the cluster, or start this \
+         broker with an empty data folder as a further member"
     )]
     NotEmpty {
         /// The name of the cluster.
@@ -78,7 +78,10 @@ pub enum InitError {
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
     /// The first entry is not one of this cluster.
-    #[error("the first entry of the shared log is not of this cluster: {0}")]
+    #[error(
+        "the first entry of the shared log, which an earlier call has noted, is not of this cluster ({0}): run the command with the \
+         configuration and arguments of that call"
+    )]
     Entry(#[from] EntryError),
 }
 
@@ -93,12 +96,20 @@ pub async fn init(config: &Config, settings: &ClusterSettings) -> Result<(), Ini
     if ids_of(&keys.identity) != ids_of(&own.identity) {
         return Err(InitError::OtherKeys { keys: settings.keys.clone(), data: data.clone() });
     }
+    let (expected, cluster) = expected_of(settings, &keys.identity);
+    let entry = first_entry(settings, &expected).await?;
+    let folder = store.clone();
+    let founding = blocking(move || begin(&folder, entry)).await??;
+    make_first(settings, &expected, &cluster, founding).await
+}
+
+/// Makes the first entry of a log that has none. Looks at the engine first, and changes nothing.
+pub(super) async fn first_entry(settings: &ClusterSettings, expected: &Expected) -> Result<Bytes, InitError> {
     let log = settings.log.open(&settings.name).await?.log;
     let found = log.settings().await?;
     if !found.unsafe_ones.is_empty() {
         return Err(InitError::Unsafe(found.unsafe_ones));
     }
-    let (expected, cluster) = expected_of(settings, &keys.identity);
     let foundation = Payload::Foundation(Foundation {
         cluster: expected.cluster.clone(),
         broker: settings.broker.clone(),
@@ -106,17 +117,30 @@ pub async fn init(config: &Config, settings: &ClusterSettings) -> Result<(), Ini
         version: env!("CARGO_PKG_VERSION").into(),
         keys: expected.keys.clone(),
     });
-    let entry = Chain::EMPTY.next(&foundation, &expected, log.entry_bytes_max())?;
-    let folder = store.clone();
-    let begun = tokio::task::spawn_blocking(move || begin(&folder, entry)).await;
-    let founding = begun.map_err(|error| InitError::Unknown(error.to_string()))??;
+    Ok(Chain::EMPTY.next(&foundation, expected, log.entry_bytes_max())?)
+}
+
+/// Gives the noted entry to the log, and makes the store the first one of the cluster.
+pub(super) async fn make_first(
+    settings: &ClusterSettings,
+    expected: &Expected,
+    cluster: &[u8; 16],
+    founding: Founding,
+) -> Result<(), InitError> {
+    // Before the log has it: the founding that was cut off may be that of another cluster.
+    let mut chain = Chain::EMPTY;
+    chain.follow(founding.entry(), expected)?;
+    let log = settings.log.open(&settings.name).await?.log;
     if !append(&*log, founding.entry()).await? {
         founding.cancel()?;
         return Err(InitError::NotEmpty { name: settings.name.clone() });
     }
-    let mut chain = Chain::EMPTY;
-    chain.follow(founding.entry(), &expected)?;
-    Ok(founding.finish(&cluster, mark_of(chain))?)
+    Ok(founding.finish(cluster, mark_of(chain))?)
+}
+
+/// Runs work that waits for the disk.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, InitError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| InitError::Unknown(error.to_string()))
 }
 
 fn begin(store: &Path, entry: Bytes) -> Result<Founding, InitError> {

@@ -5,6 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use baton_cluster::{
+    driver::ADVICE_DIVERGED,
     log::{Register, Settings, Unavailable},
     member_value::{self, MemberValue},
     requests::RequestCount,
@@ -59,6 +60,11 @@ impl Member {
         let requests = self.answer.as_ref().ok()?.log_requests?;
         let time = Duration::from_millis(requests.time_ms);
         Some(RequestCount { writes: requests.writes, reads: requests.reads, time })
+    }
+
+    /// Whether it says that it and the shared log differ.
+    pub(crate) fn has_diverged(&self) -> bool {
+        self.answer.as_ref().is_ok_and(|answer| Role::named(&answer.role) == Some(Role::Diverged))
     }
 
     /// Whether it says that it leads.
@@ -169,6 +175,7 @@ impl Look {
             term: leader.map_or(0, Member::term),
             why_nobody_leads: if leader.is_none() { why_nobody_leads(&members) } else { String::new() },
             problems: unsafe_ones.into_iter().chain(warnings).chain(above).collect(),
+            advice: members.iter().any(Member::has_diverged).then_some(ADVICE_DIVERGED),
             brokers: members
                 .iter()
                 .map(|member| shown(member, end, has_other_configuration(&members, member)))

@@ -4,6 +4,7 @@
 
 pub mod cluster_init;
 pub mod cluster_keys;
+pub mod cluster_refound;
 mod clustered;
 mod descriptors;
 pub mod development_ca;

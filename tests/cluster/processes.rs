@@ -31,7 +31,7 @@ use crate::{
 };
 
 const SEED: u64 = 20_260_103;
-const BROKERS: usize = 3;
+pub(crate) const BROKERS: usize = 3;
 const LEASE: Duration = Duration::from_secs(1);
 /// The link in a broker's folder that leads to the shared log.
 pub(crate) const LOG_LINK: &str = "shared-log";
@@ -42,14 +42,14 @@ fn kills() -> u32 {
 }
 
 /// Brokers of one cluster, by their places.
-struct Cluster {
+pub(crate) struct Cluster {
     /// First: their processes end before their folders are removed, in the order of the fields.
-    brokers: BTreeMap<usize, Broker>,
+    pub(crate) brokers: BTreeMap<usize, Broker>,
     /// The server of the log. `None`: the log is in the folder.
     server: Option<Server>,
     /// The keys, the certificate and the log.
-    folder: tempfile::TempDir,
-    folders: Vec<Arc<tempfile::TempDir>>,
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) folders: Vec<Arc<tempfile::TempDir>>,
     /// Where brokers listen for their peers, one for each configuration.
     ports: Vec<HeldPort>,
 }
@@ -61,7 +61,7 @@ fn copy(from: &Path, to: PathBuf) {
 
 impl Cluster {
     /// Makes the folders, and starts no broker.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::over(None)
     }
 
@@ -123,7 +123,7 @@ impl Cluster {
         )
     }
 
-    fn start(&mut self, place: usize) {
+    pub(crate) fn start(&mut self, place: usize) {
         let folder = self.folders[place].clone();
         let broker = match &self.server {
             None => Broker::serve_again(folder),
@@ -133,7 +133,7 @@ impl Cluster {
     }
 
     /// All brokers, once one of them leads.
-    async fn started() -> Self {
+    pub(crate) async fn started() -> Self {
         Self::new().all_started().await
     }
 
@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     /// The place of the broker that leads, by its log.
-    async fn leader(&self) -> usize {
+    pub(crate) async fn leader(&self) -> usize {
         let leads = |broker: &Broker| {
             let log = broker.log();
             log.rfind("this broker leads") > log.rfind("this broker stops leading")
@@ -189,7 +189,7 @@ impl Cluster {
 }
 
 /// Every record of a stopped broker, with what the shared log has behind its checkpoint.
-fn records(folder: &Path) -> BTreeMap<(Table, KeyBytes), Record> {
+pub(crate) fn records(folder: &Path) -> BTreeMap<(Table, KeyBytes), Record> {
     let store = open_stopped(folder);
     let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
     let of = |table| store.scan(table, everything.clone(), Order::Ascending, usize::MAX).unwrap();
@@ -458,7 +458,7 @@ fn a_log_with_entries_gets_no_first_broker() {
     drop(Broker::start_in(alone, &[]));
 }
 
-fn signal(broker: &Broker, name: &str) {
+pub(crate) fn signal(broker: &Broker, name: &str) {
     assert!(Command::new("kill").args([name, &broker.pid().to_string()]).status().unwrap().success());
 }
 

@@ -52,6 +52,8 @@ mod plans;
 mod ports;
 mod profiles;
 mod reassign;
+#[path = "../cluster/refound.rs"]
+mod refound;
 mod refusals;
 mod registrations;
 mod renewal;

@@ -95,7 +95,8 @@ impl Figures {
         let registry = &mut self.registry;
         registry.register(
             "cluster_role",
-            "1 for the role of the broker in its cluster, 0 for all others",
+            "1 for the role of the broker in its cluster, 0 for all others. diverged: restore the shared log, or begin a new one with baton \
+             cluster refound",
             self.role.clone(),
         );
         registry.register(

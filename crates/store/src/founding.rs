@@ -1,4 +1,4 @@
-//! The store of a broker alone becomes the store of a cluster's first broker.
+//! A store becomes the one of a cluster's first broker: that of a broker alone, or that of a broker whose cluster lost its log.
 //!
 //! Owns the file FOUNDING: the first entry of the shared log, which is written before the log gets it and removed as the
 //! last step. So an interrupted founding goes on with the same entry, and no broker opens the folder in between. Must not
@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    EmbeddedStore, OpenError, Store as _,
+    EmbeddedStore, OpenError, Replica, Store as _,
     checkpoint::Manifest,
     layout::{CLUSTER_FILE, FOUNDING_FILE, HeldLock, LOG_FOLDER, MARK_FILE, TABLES_FOLDER, cluster_of, lock},
     wal::{self, Mark},
@@ -29,28 +29,21 @@ pub struct Founding {
 }
 
 impl Founding {
-    /// Writes all that the store has into its tables, and notes the first entry of the shared log, which `entry` makes. After a
-    /// founding that was cut off the entry is the one of that time. Waits for the disk.
+    /// Writes all that the store of a broker alone has into its tables, and notes the first entry of the shared log, which `entry`
+    /// makes. After a founding that was cut off the entry is the one of that time. Waits for the disk.
     ///
     /// # Errors
     ///
     /// The store cannot be opened, belongs to a cluster already, or cannot be written.
     pub fn begin(path: &Path, entry: impl FnOnce() -> Bytes) -> Result<Self, OpenError> {
-        let noted = path.join(FOUNDING_FILE);
-        let failed = |source| OpenError::File { path: noted.clone(), source };
-        let read = || match fs::read(&noted) {
-            Ok(entry) => Ok(Some(Bytes::from(entry))),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(failed(source)),
-        };
-        if read()?.is_none() {
+        if noted(path)?.is_none() {
             let store = EmbeddedStore::open(path)?;
             store.give_space_back();
             // The end waits for the tables.
             drop(store);
         }
         let lock = lock(path)?;
-        if let Some(entry) = read()? {
+        if let Some(entry) = noted(path)? {
             return Ok(Self { path: path.into(), entry, is_repeated: true, _lock: lock });
         }
         let manifest = Manifest::read(path)?.unwrap_or_default();
@@ -59,9 +52,45 @@ impl Founding {
         if contents.end > manifest.flushed_upto || !contents.damages.is_empty() {
             return Err(OpenError::NotFlushed { path: path.into() });
         }
+        Self::note(path, &manifest, entry(), lock)
+    }
+
+    /// Likewise for the store of a broker in a cluster, all of which becomes that of another one.
+    ///
+    /// # Errors
+    ///
+    /// The store is in use elsewhere, or cannot be written.
+    pub fn begin_again(replica: Replica, entry: impl FnOnce() -> Bytes) -> Result<Self, OpenError> {
+        replica.write_out()?;
+        let (path, end) = (replica.path().to_owned(), replica.end());
+        drop(replica);
+        let lock = lock(&path)?;
+        let manifest = Manifest::read(&path)?.unwrap_or_default();
+        // Another process may have had the folder in between.
+        if manifest.flushed() != end || noted(&path)?.is_some() {
+            return Err(OpenError::NotFlushed { path });
+        }
+        Self::note(&path, &manifest, entry(), lock)
+    }
+
+    /// A founding that was cut off; `None` if there was none.
+    ///
+    /// # Errors
+    ///
+    /// The store is in use, or cannot be read.
+    pub fn cut_off(path: &Path) -> Result<Option<Self>, OpenError> {
+        if noted(path)?.is_none() {
+            return Ok(None);
+        }
+        let lock = lock(path)?;
+        let entry = noted(path)?;
+        Ok(entry.map(|entry| Self { path: path.into(), entry, is_repeated: true, _lock: lock }))
+    }
+
+    fn note(path: &Path, manifest: &Manifest, entry: Bytes, lock: HeldLock) -> Result<Self, OpenError> {
         manifest.check(path)?;
-        let entry = entry();
-        disk::write_whole(&noted, &entry).map_err(failed)?;
+        let noted = path.join(FOUNDING_FILE);
+        disk::write_whole(&noted, &entry).map_err(|source| OpenError::File { path: noted, source })?;
         Ok(Self { path: path.into(), entry, is_repeated: false, _lock: lock })
     }
 
@@ -75,7 +104,7 @@ impl Founding {
         self.is_repeated
     }
 
-    /// Leaves the store to its broker alone. The shared log must not have the entry.
+    /// Leaves the store as it was. The shared log must not have the entry.
     ///
     /// # Errors
     ///
@@ -96,11 +125,12 @@ impl Founding {
             move |source| OpenError::File { path, source }
         };
         let tables = self.path.join(TABLES_FOLDER);
-        if cluster_of(&self.path)?.is_none() {
+        let cluster = hex::encode(cluster);
+        if cluster_of(&self.path)?.is_none_or(|found| found != cluster) {
             let manifest = Manifest::read(&self.path)?.unwrap_or_default();
             manifest.founded(mark).write_into(&tables).map_err(failed(&tables))?;
             let named = self.path.join(CLUSTER_FILE);
-            disk::write_whole(&named, format!("{}\n", hex::encode(cluster)).as_bytes()).map_err(failed(&named))?;
+            disk::write_whole(&named, format!("{cluster}\n").as_bytes()).map_err(failed(&named))?;
         }
         let log = self.path.join(LOG_FOLDER);
         match fs::remove_dir_all(&log) {
@@ -120,6 +150,16 @@ impl Founding {
     }
 }
 
+/// The entry of a founding that has not ended.
+fn noted(path: &Path) -> Result<Option<Bytes>, OpenError> {
+    let noted = path.join(FOUNDING_FILE);
+    match fs::read(&noted) {
+        Ok(entry) => Ok(Some(Bytes::from(entry))),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(OpenError::File { path: noted, source }),
+    }
+}
+
 /// Fails if the store is becoming the first one of a cluster.
 pub(super) fn refuse_unfinished(path: &Path) -> Result<(), OpenError> {
     match path.join(FOUNDING_FILE).exists() {
@@ -132,9 +172,10 @@ pub(super) fn refuse_unfinished(path: &Path) -> Result<(), OpenError> {
 mod tests {
     use super::*;
     use crate::{
-        Change, Link, Replica, Table,
+        Change, Link, Table,
         conformance::put,
-        replica::tests::{CLUSTER, Shared, keys},
+        record_codec::EntryEncoder,
+        replica::tests::{CLUSTER, Shared, group, keys, mark as later},
     };
 
     const ENTRY: &[u8] = b"the first entry";
@@ -215,6 +256,76 @@ mod tests {
             }
             begin(path).unwrap().finish(&CLUSTER, mark()).unwrap();
             let replica = Replica::open(path, &CLUSTER).unwrap();
+            assert_eq!((replica.known(), keys(&replica)), (mark(), vec!["a".to_owned(), "b".to_owned()]), "{steps}");
+        }
+    }
+
+    const OTHER: [u8; 16] = [8; 16];
+
+    /// The folder of a broker whose tables have more than their checkpoint.
+    fn of_a_cluster(path: &Path) {
+        let (log, replica) = (Shared::default(), Replica::open(path, &CLUSTER).unwrap());
+        let store = log.led_by(&replica);
+        for name in ["a", "b"] {
+            store.commit(group(name)).unwrap();
+        }
+        drop(store);
+        replica.write_out().unwrap();
+    }
+
+    #[test]
+    fn the_store_of_a_cluster_becomes_the_first_of_another_one_with_all_that_its_tables_have() {
+        let folder = tempfile::tempdir().unwrap();
+        of_a_cluster(folder.path());
+        let replica = Replica::open(folder.path(), &CLUSTER).unwrap();
+        // What it has read since is in memory alone.
+        let write = EntryEncoder::default().encode(&[put(Table::Tasks, "c", 1, "x")]).0.to_vec();
+        replica.apply(later(3), Some(&write)).unwrap();
+        assert_eq!((replica.flushed_upto(), replica.end().position), (2, 3));
+        let founding = Founding::begin_again(replica, || Bytes::from_static(ENTRY)).unwrap();
+        assert!(!founding.is_repeated());
+        for cluster in [&CLUSTER, &OTHER] {
+            assert!(matches!(Replica::open(folder.path(), cluster), Err(OpenError::Founding { .. })));
+        }
+        assert!(matches!(Founding::cut_off(folder.path()), Err(OpenError::InUse { .. })));
+        founding.finish(&OTHER, mark()).unwrap();
+        assert!(Founding::cut_off(folder.path()).unwrap().is_none());
+        assert!(matches!(Replica::open(folder.path(), &CLUSTER), Err(OpenError::OtherCluster { .. })));
+        let replica = Replica::open(folder.path(), &OTHER).unwrap();
+        assert_eq!((replica.end(), replica.known(), replica.flushed_upto()), (mark(), mark(), 1));
+        assert_eq!(keys(&replica), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn the_store_of_a_cluster_stays_in_it_if_the_founding_is_cancelled() {
+        let folder = tempfile::tempdir().unwrap();
+        of_a_cluster(folder.path());
+        let replica = Replica::open(folder.path(), &CLUSTER).unwrap();
+        let end = replica.end();
+        Founding::begin_again(replica, || Bytes::from_static(ENTRY)).unwrap().cancel().unwrap();
+        let replica = Replica::open(folder.path(), &CLUSTER).unwrap();
+        assert_eq!((replica.end(), replica.known(), keys(&replica).len()), (end, end, 2));
+    }
+
+    #[test]
+    fn the_founding_of_a_further_cluster_is_finished_after_it_was_cut_off_between_any_two_steps() {
+        for steps in 0..=2 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path();
+            of_a_cluster(path);
+            let replica = Replica::open(path, &CLUSTER).unwrap();
+            drop(Founding::begin_again(replica, || Bytes::from_static(ENTRY)).unwrap());
+            if steps >= 1 {
+                let manifest = Manifest::read(path).unwrap().unwrap();
+                manifest.founded(mark()).write_into(&path.join(TABLES_FOLDER)).unwrap();
+            }
+            if steps >= 2 {
+                disk::write_whole(&path.join(CLUSTER_FILE), format!("{}\n", hex::encode(OTHER)).as_bytes()).unwrap();
+            }
+            let again = Founding::cut_off(path).unwrap().unwrap();
+            assert!(again.is_repeated() && again.entry() == ENTRY);
+            again.finish(&OTHER, mark()).unwrap();
+            let replica = Replica::open(path, &OTHER).unwrap();
             assert_eq!((replica.known(), keys(&replica)), (mark(), vec!["a".to_owned(), "b".to_owned()]), "{steps}");
         }
     }

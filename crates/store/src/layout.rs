@@ -10,7 +10,7 @@
 //! work/        the tables of an open store, made from `tables/` at every start
 //! UNFINISHED   in a copy that is being made, or was cut off: see `backup`
 //! CLUSTER      in a store that follows a shared log: the id of its cluster in hex. It has no `wal/`: see `replica`
-//! FOUNDING     in the store of a broker alone, on its way to be the first one of a cluster: see `founding`
+//! FOUNDING     in a store on its way to be the first one of a cluster: see `founding`
 //! restoring/   a checkpoint that a broker of the cluster receives from another one: see `restore`
 //! restored/    a whole one, which takes the place of `tables/` now or at the next start
 //! sending/     second names of the table files that another broker receives
@@ -133,7 +133,8 @@ pub enum OpenError {
     },
     /// The store is becoming the first one of a cluster.
     #[error(
-        "failed to open the store in {}: `baton cluster init` was begun and has not ended; run it again with the same configuration",
+        "failed to open the store in {}: `baton cluster init` or `baton cluster refound` was begun and has not ended; run it again with \
+         the same configuration and arguments",
         path.display()
     )]
     Founding {

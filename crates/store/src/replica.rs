@@ -151,6 +151,11 @@ impl Replica {
         }
     }
 
+    /// The folder of the tables.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether the disk has failed. A start reads the lost entries from the shared log.
     pub fn has_failed(&self) -> bool {
         self.store.has_disk_failed()

@@ -6,6 +6,7 @@
 mod check;
 mod forget;
 mod init;
+mod refound;
 mod status;
 
 use std::path::PathBuf;
@@ -86,6 +87,19 @@ Exit code 8: the broker that is asked does not lead. 9: no leader is known, or i
 
 Exit code 8: the broker answers, or no broker has this name. A broker that comes back is a member again.")]
     Forget(forget::ForgetArgs),
+    /// Begin a new shared log with what one broker has, because the log is lost or went back.
+    ///
+    /// For a cluster whose brokers are `diverged`, or end with exit code 6, and whose log is nowhere else. All brokers must be stopped.
+    /// Run it on the machine of the broker with the highest POSITION. The new log is that of a cluster with another name, which has all
+    /// that this broker has; the other brokers then receive a copy. If the command is cut off, run it again.
+    #[command(after_help = "Examples:
+  baton cluster refound --from b3 --name baton-2 --config /etc/baton/baton.toml --dry-run
+  baton cluster refound --from b3 --name baton-2 --config /etc/baton/baton.toml
+
+Exit code 3: the configuration is that of another broker, the keys do not fit, or a setting of the engine is unsafe. 4: this broker
+runs. 6: its store is damaged. 8: another broker runs, or had more entries; entries are missing; the log is not lost; the new log has
+entries already. 9: the engine cannot be reached, or its answer was lost: run the command again.")]
+    Refound(refound::RefoundArgs),
 }
 
 #[derive(Debug, Args)]
@@ -128,6 +142,7 @@ pub(super) async fn run(command: ClusterCommand, output: &Output) -> Result<(), 
         ClusterCommand::Status(args) => status::run(&args.settings()?, output).await,
         ClusterCommand::StepDown(args) => step_down(&args.settings()?, output).await,
         ClusterCommand::Forget(args) => forget::run(&args, output).await,
+        ClusterCommand::Refound(args) => refound::run(&args, output).await,
     }
 }
 

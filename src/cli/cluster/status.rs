@@ -8,7 +8,7 @@ use baton_cli::{
     say,
     table::{self, Column},
 };
-use baton_cluster::{log::Settings, requests::RequestCount, settings::ClusterSettings};
+use baton_cluster::{driver::ADVICE_DIVERGED, log::Settings, requests::RequestCount, settings::ClusterSettings};
 use serde_json::{Value, json};
 
 use super::{leader, of_engine, open, peer_tls};
@@ -44,6 +44,7 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
     let lease = leader(&*engine.register).await?;
     let leads = members.iter().find(|member| member.leads());
     let why = why_nobody_leads(&members);
+    let advice = members.iter().any(Member::has_diverged).then_some(ADVICE_DIVERGED);
     let is_other = |member: &Member| has_other_configuration(&members, member);
     if output.is_table() {
         say!("cluster  {} in {}", settings.name, settings.log);
@@ -54,6 +55,9 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
         }
         if leads.is_none() {
             say!("why      {why}");
+        }
+        if let Some(advice) = advice {
+            say!("advice   {advice}");
         }
         say!("log      ends at {end}, has {log_bytes} bytes");
         if let Some(words) = cost(&members) {
@@ -70,7 +74,8 @@ pub(super) async fn run(settings: &ClusterSettings, output: &Output) -> Result<(
         output.value(&json!({
             "cluster": settings.name, "log": settings.log.to_string(), "end": end, "log_bytes": log_bytes,
             "leader": leads.map(|member| &member.written.broker), "term": leads.map(Member::term),
-            "why_nobody_leads": leads.is_none().then_some(&why), "unsafe": unsafe_ones, "warnings": warnings,
+            "why_nobody_leads": leads.is_none().then_some(&why), "advice": advice,
+            "unsafe": unsafe_ones, "warnings": warnings,
             "members": members.iter().map(|member| value(member, end, is_other(member))).collect::<Vec<_>>(),
         }))?;
     }

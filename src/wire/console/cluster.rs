@@ -21,6 +21,8 @@ pub struct ClusterShown {
     pub why_nobody_leads: String,
     /// Settings of the log with which entries can be lost.
     pub problems: Vec<String>,
+    /// What to do about a broker that differs from the log. `None`: there is none.
+    pub advice: Option<&'static str>,
     /// The brokers in the order of their names.
     pub brokers: Vec<BrokerShown>,
 }

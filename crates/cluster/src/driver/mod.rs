@@ -62,6 +62,11 @@ const CLAIM_TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// The most time between two writes of the member's value.
 pub const MEMBER_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What to do when the shared log and a broker differ, in words for an operator.
+pub const ADVICE_DIVERGED: &str = "If the log has lost entries, restore it from where they are; if no server has them, begin a new \
+     log from a broker that has them, with `baton cluster refound`. If this broker alone differs, move the folder `store` in its data \
+     folder away, and start it again: it receives the checkpoint of another broker";
+
 /// What a driver needs.
 pub struct Options {
     /// The member. Its largest entry is that of the engine.
@@ -188,9 +193,8 @@ pub enum Ended {
     NameInUse(String),
     /// The log and the tables of this broker differed when it was started.
     #[error(
-        "the shared log and this broker differ: {0}; nothing was answered, and nothing was changed. If the log has lost entries, \
-         restore it from where they are. If this broker alone differs, remove the folder `store` in its data folder, and start it \
-         again: it receives the checkpoint of another broker"
+        "the shared log and this broker differ: {0}; nothing was answered, and nothing was changed. {advice}",
+        advice = ADVICE_DIVERGED
     )]
     Diverged(Divergence),
 }
@@ -697,7 +701,11 @@ impl Driver {
     fn moved(&mut self, role: &Role) {
         match role {
             Role::Diverged(divergence) => {
-                tracing::error!(%divergence, "the shared log and a broker differ: this broker answers nothing");
+                tracing::error!(
+                    %divergence,
+                    advice = ADVICE_DIVERGED,
+                    "the shared log and a broker differ: this broker answers nothing"
+                );
                 self.write_out();
             }
             Role::Ended(ending) => tracing::info!(%ending, "this broker leaves the cluster"),
@@ -805,7 +813,8 @@ pub fn mark_of(chain: Chain) -> Mark {
     Mark { position: chain.position, link: (chain.position > 0).then_some(link) }
 }
 
-fn chain_of(mark: Mark) -> Chain {
+/// The end of the log that a store with this mark has.
+pub fn chain_of(mark: Mark) -> Chain {
     match mark.link {
         Some(Link { hash, term, level }) => Chain { position: mark.position, hash: Hash(hash), term, level },
         None => Chain::EMPTY,

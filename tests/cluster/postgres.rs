@@ -189,6 +189,32 @@ async fn a_server_that_is_gone_is_unknown_and_not_fenced() {
     assert!(outcomes.iter().any(|outcome| matches!(outcome, Err(WriteError::Unknown(_)))), "{outcomes:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_without_its_head_takes_no_entry_and_says_what_is_missing() {
+    let Some(port) = port() else { return };
+    let log = Postgres::open(&address(port), "headless").await.unwrap();
+    for after in 0..3 {
+        assert_eq!(log.append(after, Bytes::from_static(b"an entry")).await, Ok(()));
+    }
+    assert_eq!(log.append(2, Bytes::from_static(b"another")).await, Err(AppendError::Fenced));
+    sql(port, "DELETE FROM baton_log_head WHERE cluster = 'headless'").await;
+    let next = Bytes::from_static(b"the next one");
+    let words = "baton_log_head has no row for cluster \"headless\"";
+    match log.append(3, next.clone()).await {
+        Err(AppendError::Unknown(problem)) => {
+            assert!(problem.contains(words) && problem.contains("restart one broker"), "{problem}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let problem = log.end().await.unwrap_err().0;
+    assert!(problem.contains(words), "{problem}");
+    // A start makes the head where the entries end, and the same append goes on.
+    let started = Postgres::open(&address(port), "headless").await.unwrap();
+    assert_eq!(started.end().await, Ok(3));
+    assert_eq!(log.append(3, next).await, Ok(()));
+    assert_eq!(SharedLog::read(&log, 1, usize::MAX).await.unwrap().len(), 4);
+}
+
 /// The number of connections with TLS that come from the register and the log of this name.
 async fn with_tls(port: u16, application: &str) -> i64 {
     let (client, connection) = tokio_postgres::connect(&address(port), tokio_postgres::NoTls).await.unwrap();

@@ -59,6 +59,10 @@ const APPEND: &str = "
     WITH head AS (
         UPDATE baton_log_head SET position = position + 1 WHERE cluster = $1 AND position = $2 RETURNING position)
     INSERT INTO baton_log (cluster, position, entry) SELECT $1, position, $3 FROM head";
+/// Makes the head of a log that has none, also of one whose entries are there.
+const HEAD: &str = "
+    INSERT INTO baton_log_head SELECT $1, coalesce(max(position), 0) FROM baton_log WHERE cluster = $1
+    ON CONFLICT DO NOTHING";
 const END: &str = "SELECT position FROM baton_log_head WHERE cluster = $1";
 /// The entries whose predecessors in the answer have fewer bytes than wanted.
 const READ: &str = "
@@ -123,8 +127,7 @@ impl Postgres {
         // On a server that takes no writes the tables cannot be made. The settings say so in better words.
         if own.settings().await?.unsafe_ones.is_empty() {
             connected.client.batch_execute(TABLES).await.map_err(unavailable)?;
-            let head = "INSERT INTO baton_log_head VALUES ($1, 0) ON CONFLICT DO NOTHING";
-            connected.client.execute_typed(head, &[(&own.cluster, Type::TEXT)]).await.map_err(unavailable)?;
+            connected.client.execute_typed(HEAD, &[(&own.cluster, Type::TEXT)]).await.map_err(unavailable)?;
         }
         Ok(own)
     }
@@ -148,6 +151,15 @@ impl Postgres {
             self.reads.change(statement, &[self.cluster()], 0).await?;
         }
         Ok(())
+    }
+
+    /// What an operator is to do about a log without its head. Nothing is appended to it.
+    fn no_head(&self) -> Unavailable {
+        Unavailable(format!(
+            "the table baton_log_head has no row for cluster {:?}: restore the database; or, if only this row was deleted and baton_log \
+             has all entries, restart one broker, which makes the row again",
+            self.cluster
+        ))
     }
 
     fn cluster(&self) -> (&(dyn ToSql + Sync), Type) {
@@ -271,14 +283,18 @@ impl SharedLog for Postgres {
         let arguments: &Arguments<'_> = &[self.cluster(), (&after, Type::INT8), (&content, Type::BYTEA)];
         match self.appends.change(APPEND, arguments, entry.len()).await {
             Ok(1) => Ok(()),
-            Ok(_) => Err(AppendError::Fenced),
+            // No row has moved: the log has another end, or no head.
+            Ok(_) => match self.end().await {
+                Ok(_) => Err(AppendError::Fenced),
+                Err(error) => Err(AppendError::Unknown(error.0)),
+            },
             Err(error) => Err(AppendError::Unknown(error.0)),
         }
     }
 
     async fn end(&self) -> Result<Position, Unavailable> {
         let rows = self.reads.rows(END, &[self.cluster()], 0).await?;
-        let Some(row) = rows.first() else { return Err(Unavailable("the head of the log is missing".into())) };
+        let Some(row) = rows.first() else { return Err(self.no_head()) };
         Ok(row.get::<_, i64>(0).unsigned_abs())
     }
 

@@ -251,16 +251,18 @@ fn next(cluster: &Cluster) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_is_cut_off_anywhere_is_finished_by_the_next_one() {
     let (mut cluster, _) = whose_log_went_back().await;
-    let mut cut_off = 0;
-    let finished = (1..400).any(|step: u32| {
+    let (mut cut_off, mut finished) = (0, false);
+    for step in 1..400 {
         let mut command = cluster.refounding(0, RENEWED, &[]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(4) * step);
+        tokio::time::sleep(Duration::from_millis(4) * step).await;
         child.kill().unwrap();
-        let is_done = child.wait().unwrap().success();
-        cut_off += u32::from(!is_done);
-        is_done
-    });
+        finished = child.wait().unwrap().success();
+        if finished {
+            break;
+        }
+        cut_off += 1;
+    }
     assert!(finished && cut_off > 0, "{cut_off}");
     println!("cut off {cut_off} times");
     let (code, text) = cluster.refound(0, &[]);

@@ -205,8 +205,12 @@ fn find_store(path: &Path) -> Result<(), FolderError> {
 }
 
 /// Opens the folder of blobs, and deletes the files that no record names.
-fn open_blobs(path: &Path, store: &dyn Store, bucket: Option<Arc<Bucket>>) -> Result<BlobFiles, FolderError> {
-    let folder = path.join("blobs");
+pub(super) fn open_blobs(
+    path: &Path,
+    store: &dyn Store,
+    bucket: Option<Arc<Bucket>>,
+) -> Result<BlobFiles, FolderError> {
+    let folder = BlobFiles::folder(path);
     let failed = |source| FolderError::File { path: folder.clone(), source };
     let blobs = BlobFiles::open(&folder, bucket).map_err(failed)?;
     let deleted = blobs.sweep(|removed| is_named(store, removed)).map_err(failed)?;
@@ -218,11 +222,11 @@ fn open_blobs(path: &Path, store: &dyn Store, bucket: Option<Arc<Bucket>>) -> Re
 
 /// Whether a record names the file of a blob or of an upload. A complete blob whose upload has a record is named by it.
 pub(super) fn is_named(store: &dyn Store, removed: Removed) -> io::Result<bool> {
-    let key = match removed {
-        Removed::Blob(digest) => BlobRecord::key(&digest),
-        Removed::Upload(name) => UploadRecord::name_key(&name),
+    let named = match removed {
+        Removed::Blob(place) => BlobRecord::names(store, &place),
+        Removed::Upload(name) => store.get(&UploadRecord::name_key(&name)).map(|found| found.is_some()),
     };
-    Ok(store.get(&key).map_err(io::Error::other)?.is_some())
+    named.map_err(io::Error::other)
 }
 
 /// The permission bits of other users.

@@ -2,6 +2,7 @@
 //!
 //! Owns the order of start and stop. Must not know the command line: it takes a configuration and a token to stop it.
 
+mod blobs;
 pub mod cluster_init;
 pub mod cluster_keys;
 pub mod cluster_refound;
@@ -50,7 +51,7 @@ use self::{
     tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
-    blobs::{BlobFiles, Bucket, Removed},
+    blobs::Bucket,
     broker::{Broker, BrokerError, EngineError, Resources, identity::Identities, jwt::OperatorKeys},
     config::{Config, MinimumTls, OperatorTokens, PolicySource, TlsSource},
     ids::{IdSource, SystemIds},
@@ -59,7 +60,6 @@ use crate::{
     proto::{self, v1::AuditAction},
     records::AuditAct,
     store::OpenError,
-    store::Store,
     time::{Clock, SteadyClock},
     traces::{self, Traces},
     wire::{
@@ -227,9 +227,9 @@ pub async fn run(
     // The audit log names the policies of each start, not only of each change.
     broker.note(policy_act(&config, &resources)).await;
     if let Some(bucket) = bucket {
-        tokio::spawn(look_for_bucket(bucket));
+        tokio::spawn(blobs::look_for_bucket(bucket));
     }
-    let deleting = tokio::spawn(delete_removed(folder.store.clone(), folder.blobs.clone()));
+    let deleting = tokio::spawn(blobs::delete_removed(folder.store.clone(), folder.blobs.clone()));
     let fresh =
         tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, watched, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
@@ -425,39 +425,6 @@ fn certificate(
             folder::warn_of_readers(key);
             let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
             Ok((TlsSetup { files, clients: clients.clone(), minimum: *minimum }, None))
-        }
-    }
-}
-
-/// Logs a bucket that cannot be used. The broker serves all else without it, and blobs as soon as it can be used.
-async fn look_for_bucket(bucket: Arc<Bucket>) {
-    match bucket.look().await {
-        Ok(()) => tracing::info!("the bucket of blobs can be reached"),
-        Err(error) => tracing::error!(%error, "failed to list the bucket of blobs: blobs may be unavailable"),
-    }
-}
-
-/// Deletes the files of removed blobs and uploads. A stop leaves the rest to the next start.
-async fn delete_removed(store: Arc<dyn Store>, blobs: Arc<BlobFiles>) {
-    loop {
-        blobs.removed().await;
-        for removed in blobs.take_removed() {
-            // The blob may have been written again since then.
-            let (Removed::Blob(name) | Removed::Upload(name)) = removed;
-            let naming = blobs.naming(&name).lock_owned().await;
-            let (store, blobs) = (store.clone(), blobs.clone());
-            let delete = move || {
-                let _naming = naming;
-                if !folder::is_named(&*store, removed)? {
-                    blobs.delete(removed)?;
-                }
-                Ok::<_, io::Error>(())
-            };
-            match tokio::task::spawn_blocking(delete).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(?removed, %error, "failed to delete the file of a removed blob"),
-                Err(error) => tracing::error!(?removed, %error, "failed to delete the file of a removed blob"),
-            }
         }
     }
 }

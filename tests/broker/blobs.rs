@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use baton_broker_core::{
     BlobLimits, Settings,
     access::Caller,
-    blobs::{BlobFiles, Removed},
+    blobs::{BlobFiles, BlobPlace, Removed},
     codes::{ErrorCode, Refusal as _},
     engine::{Command, NewBlob},
     envelope::signing,
@@ -43,7 +43,7 @@ fn begin(
 }
 
 fn finish(world: &mut World, by: &str, digest: [u8; 32]) -> Result<BlobRecord, Refusal> {
-    world.ask(|reply| Command::FinishUpload { agent: agent(by), digest, reply })
+    world.ask(|reply| Command::FinishUpload { agent: agent(by), place: BlobPlace::alone(digest), reply })
 }
 
 fn delete(world: &mut World, by: &str, digest: [u8; 32], holder: &str) -> Result<(), Refusal> {
@@ -184,7 +184,7 @@ fn a_blob_without_a_hold_is_removed_after_a_day_also_over_a_crash() {
     world.restart();
     assert!(files.take_removed().is_empty());
     world.pass(Duration::from_secs(2));
-    assert_eq!(files.take_removed(), [Removed::Blob([1; 32])]);
+    assert_eq!(files.take_removed(), [Removed::Blob(BlobPlace::alone([1; 32]))]);
     assert!(sees(&world, "a", [2; 32]), "a blob with a hold stays");
 }
 
@@ -269,7 +269,7 @@ fn a_reference_to_a_blob_whose_file_is_lost_is_refused_until_it_is_written_again
         let mut writer = files.write(&upload).unwrap();
         writer.append(b"bytes").unwrap();
         writer.finish().unwrap();
-        files.name(&upload, &digest).unwrap();
+        files.name(&upload, &BlobPlace::alone(digest)).unwrap();
         finish(world, "a", digest).unwrap();
     };
     write(&mut world);

@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use baton_broker_core::{
     Retention, Settings,
     access::Caller,
+    blobs::BlobPlace,
     codes::{ErrorCode, Refusal as _},
     domain::{
         EntityId, Input,
@@ -856,7 +857,7 @@ fn a_removed_plan_holds_no_blob_and_ends_each_of_its_holds_once() {
     };
     for digest in [[1; 32], [2; 32]] {
         begin(&mut world, digest, &plan);
-        world.ask(|reply| Command::FinishUpload { agent: alice(), digest, reply }).unwrap();
+        world.ask(|reply| Command::FinishUpload { agent: alice(), place: BlobPlace::alone(digest), reply }).unwrap();
     }
     assert!(begin(&mut world, [2; 32], &task).is_some());
     world.workers(&["bob"]).complete(&mut world, "a", "1");

@@ -8,7 +8,7 @@ use std::{
 
 use baton_broker_core::{
     BlobLimits,
-    blobs::{BlobDigest, BlobFiles, Removed},
+    blobs::{BlobDigest, BlobFiles, BlobPlace, Removed},
     envelope::signing,
     ids::{AgentId, TaskId, WorkspaceId},
     records::{BlobRecord, BlobUsage, HoldKeys, UploadRecord},
@@ -167,7 +167,7 @@ impl Blobs {
 
     fn check_file(&self, digest: &BlobDigest) {
         let size = self.blobs[digest].size;
-        let read = || self.files().read(digest, 0, size, size)?.next(size);
+        let read = || self.files().read(&BlobPlace::alone(*digest), 0, size, size)?.next(size);
         let bytes = read().unwrap_or_else(|error| panic!("law 11: a blob has a record, and no whole file: {error}"));
         assert_eq!((bytes.len() as u64, signing::sha256(&[&bytes])), (size, *digest), "law 11: a blob is whole");
     }
@@ -212,7 +212,7 @@ impl Blobs {
 /// Whether a record names the file of a blob or of an upload.
 pub(crate) fn is_named(store: &dyn Store, file: Removed) -> bool {
     let key = match file {
-        Removed::Blob(digest) => BlobRecord::key(&digest),
+        Removed::Blob(place) => BlobRecord::key(&place.digest),
         Removed::Upload(name) => UploadRecord::name_key(&name),
     };
     store.get(&key).expect("memory can be read").is_some()

@@ -4,13 +4,18 @@
 //! blobs/ab/ab12…   a complete blob, by its SHA-256 in hex
 //! blobs/ab/ab12….damaged   a file that did not have the bytes of its blob
 //! blobs/uploads/…  an unfinished upload
-//! blobs/bucket/…   the checksums of the blocks of a blob: its bytes are in the bucket, or were about to be
+//! blobs/bucket/…   the checksums of the blocks of a blob: its bytes are in the bucket, or were about to be; named as the object
 //! ```
 //!
 //! This module owns the files and how they are synced. A complete blob is synced before it gets its name. With a bucket
 //! (`bucket`) an upload is a file of this machine until it is whole, and then an object. The files of this machine are
-//! written here and not by the crate `object_store`, because its local store does not sync them. Must not know who holds
-//! a blob or may read it. All functions block on the disk or on the network.
+//! written here and not by the crate `object_store`, because its local store does not sync them.
+//!
+//! Brokers of a cluster share the bucket, and one that has lost the lead without knowing it may still write and delete. So
+//! each write of a blob has an object of its own there ([`BlobPlace`]), and the record says which one counts. Whatever no
+//! record names is deleted by the leader later.
+//!
+//! Must not know who holds a blob or may read it. All functions block on the disk or on the network.
 
 use std::{
     collections::HashMap,
@@ -22,7 +27,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use crate::disk;
+use crate::{disk, time::Timestamp};
 
 mod bucket;
 mod reader;
@@ -32,6 +37,47 @@ pub use reader::{BlobDamaged, BlobReader};
 
 /// The SHA-256 of a blob.
 pub type BlobDigest = [u8; 32];
+
+/// Where the bytes of a complete blob are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobPlace {
+    /// The digest of the blob.
+    pub digest: BlobDigest,
+    /// The number of its object in the bucket of a cluster. No other write of the blob has it. `None`: the file, or the
+    /// object of a broker alone, which the digest alone names.
+    pub object: Option<u64>,
+}
+
+impl BlobPlace {
+    /// The place of a blob of a broker alone.
+    pub fn alone(digest: BlobDigest) -> Self {
+        Self { digest, object: None }
+    }
+
+    /// The last part of the name of the object, and the name of its mark.
+    fn name(&self) -> String {
+        match self.object {
+            None => hex::encode(self.digest),
+            Some(number) => format!("{}-{number:016x}", hex::encode(self.digest)),
+        }
+    }
+
+    /// The place with this name. `None`: the name is no one's.
+    fn of_name(name: &str) -> Option<Self> {
+        let (digest, number) = match name.split_once('-') {
+            None => (name, None),
+            Some((digest, number)) => (digest, Some(number)),
+        };
+        let mut place = Self::alone([0; 32]);
+        hex::decode_to_slice(digest, &mut place.digest).ok()?;
+        if let Some(number) = number {
+            let mut bytes = [0; 8];
+            hex::decode_to_slice(number, &mut bytes).ok()?;
+            place.object = Some(u64::from_be_bytes(bytes));
+        }
+        Some(place)
+    }
+}
 
 /// The bytes of an upload between two syncs.
 const SYNC_BYTES: u64 = 1024 * 1024;
@@ -56,13 +102,18 @@ pub struct BlobFiles {
 /// A file whose record is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
-    /// A stored blob, by its SHA-256.
-    Blob(BlobDigest),
+    /// A stored blob.
+    Blob(BlobPlace),
     /// An unfinished upload, by its name.
     Upload(BlobDigest),
 }
 
 impl BlobFiles {
+    /// The folder of blobs in a data folder.
+    pub fn folder(data: &Path) -> PathBuf {
+        data.join("blobs")
+    }
+
     /// Opens the folder, or creates it. With a bucket, complete blobs go there; those that are files already stay files.
     pub fn open(root: &Path, bucket: Option<Arc<Bucket>>) -> io::Result<Self> {
         disk::make_folder(&root.join(UPLOADS))?;
@@ -113,12 +164,25 @@ impl BlobFiles {
     }
 
     /// The mark of a blob whose bytes are in the bucket.
-    fn mark(&self, blob: &BlobDigest) -> PathBuf {
-        self.root.join(IN_BUCKET).join(hex::encode(blob))
+    fn mark(&self, blob: &BlobPlace) -> PathBuf {
+        self.root.join(IN_BUCKET).join(blob.name())
+    }
+
+    /// Whether brokers share the bucket, so that each write of a blob needs an object with a number of its own.
+    pub fn is_shared(&self) -> bool {
+        self.bucket.as_ref().is_some_and(|bucket| bucket.is_shared())
+    }
+
+    /// Whether the bytes of a blob are in the bucket, or were about to be when this broker wrote it.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn is_in_bucket(&self, blob: &BlobPlace) -> io::Result<bool> {
+        Ok(blob.object.is_some() || self.is_shared() || self.mark(blob).try_exists()?)
     }
 
     /// Notes that the bytes of a blob are in the bucket, with the checksums of its blocks and one of these.
-    fn write_mark(&self, blob: &BlobDigest, blocks: &[u32]) -> io::Result<()> {
+    fn write_mark(&self, blob: &BlobPlace, blocks: &[u32]) -> io::Result<()> {
         let mut content: Vec<u8> = blocks.iter().flat_map(|block| block.to_le_bytes()).collect();
         content.extend(crc32c::crc32c(&content).to_le_bytes());
         let mut file = File::options().write(true).create(true).truncate(false).open(self.mark(blob))?;
@@ -127,9 +191,12 @@ impl BlobFiles {
         disk::sync_folder(&self.root.join(IN_BUCKET))
     }
 
-    /// The checksums of the blocks of a blob in the bucket. `None`: its mark has none that are whole.
-    fn read_mark(&self, blob: &BlobDigest, size: u64) -> io::Result<Option<Vec<u32>>> {
-        let content = fs::read(self.mark(blob))?;
+    /// The checksums of the blocks of a blob in the bucket. `None`: this machine has no mark of it, or one without them.
+    fn read_mark(&self, blob: &BlobPlace, size: u64) -> io::Result<Option<Vec<u32>>> {
+        let content = match fs::read(self.mark(blob)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
         let Some((blocks, checksum)) = content.split_last_chunk::<4>() else { return Ok(None) };
         let is_whole = crc32c::crc32c(blocks).to_le_bytes() == *checksum;
         let blocks: Vec<u32> =
@@ -170,8 +237,8 @@ impl BlobFiles {
 
     /// Gives a complete upload the name of its blob. Both are durable when this returns. With a bucket the upload stays,
     /// until its record is removed in the commit of the blob: a write that fails here can be repeated.
-    pub fn name(&self, upload: &BlobDigest, blob: &BlobDigest) -> io::Result<()> {
-        let (from, to) = (self.upload(upload), self.blob(blob));
+    pub fn name(&self, upload: &BlobDigest, blob: &BlobPlace) -> io::Result<()> {
+        let (from, to) = (self.upload(upload), self.blob(&blob.digest));
         if let Some(bucket) = &self.bucket {
             // Before the object, so that the next start finds an object without a record.
             self.write_mark(blob, &reader::blocks_of(&mut File::open(&from)?)?)?;
@@ -179,7 +246,7 @@ impl BlobFiles {
         }
         disk::make_folder(disk::folder_around(&to))?;
         disk::rename(&from, &to)?;
-        disk::remove_if_there(&self.damaged(blob))
+        disk::remove_if_there(&self.damaged(&blob.digest))
     }
 
     /// Deletes a file or an object if it exists.
@@ -187,7 +254,7 @@ impl BlobFiles {
         match removed {
             Removed::Blob(blob) => {
                 let mark = self.mark(&blob);
-                if mark.try_exists()? {
+                if self.is_in_bucket(&blob)? {
                     let Some(bucket) = &self.bucket else {
                         return Err(io::Error::other("the blob is in a bucket, and the configuration names none"));
                     };
@@ -195,8 +262,11 @@ impl BlobFiles {
                     bucket.delete(&blob)?;
                     disk::remove_if_there(&mark)?;
                 }
-                disk::remove_if_there(&self.damaged(&blob))?;
-                disk::remove_if_there(&self.blob(&blob))
+                if blob.object.is_some() {
+                    return Ok(());
+                }
+                disk::remove_if_there(&self.damaged(&blob.digest))?;
+                disk::remove_if_there(&self.blob(&blob.digest))
             }
             Removed::Upload(upload) => disk::remove_if_there(&self.upload(&upload)),
         }
@@ -222,6 +292,29 @@ impl BlobFiles {
         self.removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Deletes the objects of a cluster that were written before this time, and that no record names. Returns their
+    /// number.
+    ///
+    /// # Errors
+    /// The bucket or the store cannot be read. What was deleted before stays so.
+    pub fn sweep_objects(
+        &self,
+        before: Timestamp,
+        is_named: impl Fn(&BlobPlace) -> io::Result<bool>,
+        may_delete: impl Fn() -> bool,
+    ) -> io::Result<usize> {
+        let Some(bucket) = &self.bucket else { return Ok(0) };
+        let mut deleted = 0;
+        for place in bucket.unnamed(before, is_named)? {
+            if !may_delete() {
+                break;
+            }
+            self.delete(Removed::Blob(place))?;
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
     /// Deletes each file that no record names: a crash may leave one between a commit and a deletion, or between the
     /// naming of a blob and its commit. Objects of the bucket are noted as removed, and deleted later: a start does not
     /// wait for the network. Only while no other part uses the folder. Returns the number of deleted files.
@@ -235,19 +328,16 @@ impl BlobFiles {
                 continue;
             }
             for file in fs::read_dir(folder.path())? {
-                let mut digest = [0; 32];
                 let name = file?.file_name();
                 // A file with another name is none of ours.
-                if name.to_str().is_none_or(|name| hex::decode_to_slice(name, &mut digest).is_err()) {
-                    continue;
-                }
+                let Some(place) = name.to_str().and_then(BlobPlace::of_name) else { continue };
                 if is_marks {
-                    if !is_named(Removed::Blob(digest))? {
-                        self.note_removed(Removed::Blob(digest));
+                    if !is_named(Removed::Blob(place))? {
+                        self.note_removed(Removed::Blob(place));
                     }
                     continue;
                 }
-                let found = if is_uploads { Removed::Upload(digest) } else { Removed::Blob(digest) };
+                let found = if is_uploads { Removed::Upload(place.digest) } else { Removed::Blob(place) };
                 if !is_named(found)? {
                     self.delete(found)?;
                     deleted += 1;
@@ -325,8 +415,8 @@ mod tests {
         assert_eq!(writer.written(), MIB as u64);
         writer.append(&bytes[MIB..]).unwrap();
         assert_eq!(writer.finish().unwrap(), blob);
-        files.name(&upload, &blob).unwrap();
-        let mut reader = files.read(&blob, 3 * MIB as u64, 7, bytes.len() as u64).unwrap();
+        files.name(&upload, &BlobPlace::alone(blob)).unwrap();
+        let mut reader = files.read(&BlobPlace::alone(blob), 3 * MIB as u64, 7, bytes.len() as u64).unwrap();
         assert_eq!(reader.next(7).unwrap(), bytes[3 * MIB..]);
         assert!(reader.next(1).is_err(), "nothing lies beyond the end");
     }
@@ -348,9 +438,9 @@ mod tests {
         }
         assert!(read(&files, &blob, 0..size, size).unwrap() == bytes);
         // Without the checksums, as after a crash in their write, the first range computes them.
-        fs::write(files.mark(&blob), "").unwrap();
+        fs::write(files.mark(&BlobPlace::alone(blob)), "").unwrap();
         assert!(read(&files, &blob, 5..9, size).unwrap() == bytes[5..9]);
-        assert!(fs::metadata(files.mark(&blob)).unwrap().len() > 0);
+        assert!(fs::metadata(files.mark(&BlobPlace::alone(blob))).unwrap().len() > 0);
         // A changed byte spoils its block alone.
         let object = ObjectPath::from(format!("one/{}/{}", &hex::encode(blob)[..2], hex::encode(blob)));
         let mut changed = bytes.clone();
@@ -361,8 +451,67 @@ mod tests {
             assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
         }
         assert!(read(&files, &blob, 7..1000, size).unwrap() == bytes[7..1000]);
-        fs::write(files.mark(&blob), "").unwrap();
+        fs::write(files.mark(&BlobPlace::alone(blob)), "").unwrap();
         assert_eq!(read(&files, &blob, 7..1000, size).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn brokers_of_a_cluster_read_each_others_blobs_and_delete_none_that_is_named() {
+        use object_store::memory::InMemory;
+
+        use crate::time::{Clock as _, SystemClock};
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let store = Arc::new(InMemory::new());
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let broker = |at: usize, cluster: u8| {
+            let bucket = Bucket::over(store.clone(), "one", runtime.handle().clone()).shared_by(&[cluster; 16]);
+            Arc::new(BlobFiles::open(folders[at].path(), Some(Arc::new(bucket))).unwrap())
+        };
+        let (former, next, foreign) = (broker(0, 7), broker(1, 7), broker(1, 8));
+        let bytes: Vec<u8> = (0..MIB + 7).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let write = |files: &BlobFiles, object: u64| {
+            let (upload, place) = ([1; 32], BlobPlace { digest: digest(&bytes), object: Some(object) });
+            let mut writer = files.write(&upload).unwrap();
+            writer.append(&bytes).unwrap();
+            writer.finish().unwrap();
+            files.name(&upload, &place).unwrap();
+            place
+        };
+        let read = |files: &Arc<BlobFiles>, place: &BlobPlace, range: std::ops::Range<usize>| {
+            let mut reader = files.read(place, range.start as u64, range.len() as u64, bytes.len() as u64)?;
+            let mut all = Vec::new();
+            while all.len() < range.len() {
+                all.extend(reader.next((range.len() - all.len()) as u64)?);
+            }
+            assert!(all == bytes[range]);
+            Ok::<_, io::Error>(())
+        };
+        // The same blob, written by a broker that lost the lead, by the next one, and by another cluster.
+        let (old, new, other) = (write(&former, 1), write(&next, 2), write(&foreign, 3));
+        for (files, place) in [(&former, old), (&next, old), (&former, new), (&foreign, other)] {
+            read(files, &place, 0..bytes.len()).unwrap();
+            read(files, &place, 9..MIB).unwrap();
+        }
+        assert!(read(&next, &other, 0..9).is_err(), "another cluster's objects are in another folder");
+        // The late deletion of the former leader takes its own object alone.
+        former.delete(Removed::Blob(old)).unwrap();
+        assert!(read(&next, &old, 0..bytes.len()).is_err());
+        read(&next, &new, 0..bytes.len()).unwrap();
+        // What no record names goes, once it is old enough and while this broker leads.
+        let lost = write(&next, 4);
+        let later = SystemClock.now().plus(std::time::Duration::from_secs(60));
+        let sweep = |before, leads: bool| next.sweep_objects(before, |place| Ok(*place == new), || leads).unwrap();
+        assert_eq!(sweep(later.minus(std::time::Duration::from_secs(3600)), true), 0, "it may be about to be named");
+        assert_eq!(sweep(later, false), 0);
+        assert_eq!(sweep(later, true), 1);
+        assert!(read(&next, &lost, 0..9).is_err());
+        read(&next, &new, 0..9).unwrap();
+        read(&foreign, &other, 0..9).unwrap();
+        // A start finds what its own crash has left.
+        let unnamed = write(&next, 5);
+        assert_eq!(next.sweep(|found| Ok(found != Removed::Blob(unnamed))).unwrap(), 0);
+        assert_eq!(next.take_removed(), [Removed::Blob(unnamed)]);
     }
 
     /// The files of a broker with one blob, and the blob.
@@ -378,7 +527,7 @@ mod tests {
         let mut writer = files.write(&upload).unwrap();
         writer.append(bytes).unwrap();
         writer.finish().unwrap();
-        files.name(&upload, &digest(bytes)).unwrap();
+        files.name(&upload, &BlobPlace::alone(digest(bytes))).unwrap();
     }
 
     fn read(
@@ -387,7 +536,7 @@ mod tests {
         range: std::ops::Range<usize>,
         size: usize,
     ) -> io::Result<Vec<u8>> {
-        let mut reader = files.read(blob, range.start as u64, range.len() as u64, size as u64)?;
+        let mut reader = files.read(&BlobPlace::alone(*blob), range.start as u64, range.len() as u64, size as u64)?;
         let mut all = Vec::new();
         while all.len() < range.len() {
             all.extend(reader.next((range.len() - all.len()) as u64)?);
@@ -410,7 +559,7 @@ mod tests {
         damaged[0] = 8;
         fs::write(files.blob(&blob), &damaged).unwrap();
         assert_damaged(read(&files, &blob, 0..bytes.len(), bytes.len()), &blob);
-        assert!(!files.is_there(&blob, bytes.len() as u64), "its file is set aside");
+        assert!(!files.is_there(&BlobPlace::alone(blob), bytes.len() as u64), "its file is set aside");
         assert_eq!(fs::read(files.damaged(&blob)).unwrap(), damaged);
         // The next writer of the same bytes mends it.
         write_blob(&files, &bytes);
@@ -453,15 +602,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let bytes = vec![7; 1000];
         let (files, blob) = with_blob(folder.path(), &bytes);
-        assert!(files.is_there(&blob, 1000));
+        assert!(files.is_there(&BlobPlace::alone(blob), 1000));
         fs::write(files.blob(&blob), &bytes[..999]).unwrap();
-        assert!(!files.is_there(&blob, 1000));
+        assert!(!files.is_there(&BlobPlace::alone(blob), 1000));
         assert_damaged(read(&files, &blob, 0..1000, 1000), &blob);
-        assert!(!files.blob(&blob).exists() && !files.is_there(&blob, 1000));
+        assert!(!files.blob(&blob).exists() && !files.is_there(&BlobPlace::alone(blob), 1000));
         for range in [0..1000, 5..6] {
             assert_damaged(read(&files, &blob, range, 1000), &blob);
         }
-        files.delete(Removed::Blob(blob)).unwrap();
+        files.delete(Removed::Blob(BlobPlace::alone(blob))).unwrap();
         assert!(!files.damaged(&blob).exists(), "what was set aside goes with the blob");
     }
 
@@ -477,8 +626,8 @@ mod tests {
             writer.append(agent.as_bytes()).unwrap();
             writer.finish().unwrap();
             if agent < "c" {
-                files.name(&upload, &blob).unwrap();
-                named.push(Removed::Blob(blob));
+                files.name(&upload, &BlobPlace::alone(blob)).unwrap();
+                named.push(Removed::Blob(BlobPlace::alone(blob)));
             } else {
                 named.push(Removed::Upload(upload));
             }

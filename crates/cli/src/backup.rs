@@ -145,9 +145,9 @@ fn check(partial: &Path, backup: &Backup) -> Result<(u64, Vec<String>), Failure>
                 damaged += 1;
                 tell!("damaged: table {}, key {}: {problem}", table.name(), hex::encode(&key));
             }
-            let blob = BlobRecord::decode(&record.value)
-                .ok()
-                .filter(|blob| table == Table::Blobs && *BlobRecord::key(&blob.digest).key == *key);
+            let blob = BlobRecord::decode(&record.value).ok().filter(|blob| {
+                table == Table::Blobs && blob.object.is_none() && *BlobRecord::key(&blob.digest).key == *key
+            });
             if let Some(name) = blob.map(|blob| hex::encode(blob.digest)) {
                 let file = blobs.join(&name[..2]).join(&name);
                 // In a bucket, or found damaged before.

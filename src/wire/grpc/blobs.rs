@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{auth, checked_with, field, page_size, parsed_id, read_small, refuse, refuse_shared, run_large};
 use crate::{
-    blobs::{BlobDamaged, BlobDigest, BlobFiles, BlobReader, BlobWriter, Removed},
+    blobs::{BlobDamaged, BlobDigest, BlobFiles, BlobPlace, BlobReader, BlobWriter, Removed},
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
@@ -26,7 +26,7 @@ use crate::{
     },
     codes::ErrorCode,
     envelope::Checks,
-    ids::WorkspaceId,
+    ids::{IdSource, WorkspaceId},
     proto::v1::{self, blob_service_server::BlobService},
     records::BlobRecord,
     wire::stream_slots::StreamSlots,
@@ -159,21 +159,27 @@ impl BlobService for Blobs {
             return Err(refuse(BrokerError::BlobDigestMismatch { found: hex::encode(found) }));
         }
         let naming = files.naming(&digest).lock_owned().await;
+        let object = files.is_shared().then(|| object_number(self.broker.ids()));
+        let place = BlobPlace { digest, object };
         // A call that is dropped meanwhile must not let a deletion or another write of the blob begin.
         let places = (naming, writing);
         let _places = on_disk(&self.broker, &caller, {
             let files = files.clone();
-            move || files.name(&upload, &digest).map(|()| places)
+            move || files.name(&upload, &place).map(|()| places)
         })
         .await?;
-        let finished = self.broker.ask(|reply| Command::FinishUpload { agent, digest, reply }).await;
+        let finished = self.broker.ask(|reply| Command::FinishUpload { agent, place, reply }).await;
         let blob = finished.map_err(|refusal| {
-            // Whether a failed commit has stored the record is known only at the next start, which deletes the file then.
-            if refusal.code() != ErrorCode::StoreUnavailable {
-                files.note_removed(Removed::Blob(digest));
+            // Whether a failed commit has stored the record is known only at the next start, which deletes the file then. In
+            // a cluster another broker may know it, and the object is deleted later.
+            if refusal.code() != ErrorCode::StoreUnavailable && !files.is_shared() {
+                files.note_removed(Removed::Blob(place));
             }
             refuse_shared(refusal)
         })?;
+        if blob.place() != place {
+            files.note_removed(Removed::Blob(place));
+        }
         Ok(Response::new(v1::WriteBlobResponse { committed_bytes, blob: Some(blob.to_v1()) }))
     }
 
@@ -210,8 +216,8 @@ impl BlobService for Blobs {
         let reading =
             reading.ok_or_else(|| refuse(BrokerError::LimitExceeded { what, retry_after: RETRY_READ_AFTER }))?;
         let reader = on_disk(&self.broker, &caller, {
-            let (size, length) = (blob.size, left);
-            move || files.read(&digest, read_offset, length, size)
+            let (place, size, length) = (blob.place(), blob.size, left);
+            move || files.read(&place, read_offset, length, size)
         })
         .await?;
         let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
@@ -278,7 +284,7 @@ impl BlobService for Blobs {
         }
         let files = self.files()?;
         let lost = on_disk(&self.broker, &caller, move || {
-            let lost = known.iter().filter(|blob| !files.is_there(&blob.digest, blob.size));
+            let lost = known.iter().filter(|blob| !files.is_there(&blob.place(), blob.size));
             Ok(lost.map(|blob| Bytes::copy_from_slice(&blob.digest)).collect::<Vec<_>>())
         });
         sha256s.extend(lost.await?);
@@ -394,6 +400,12 @@ fn new_blob(first: &v1::WriteBlobRequest, bytes_max: u64) -> Result<NewBlob, Sta
         return Err(refuse(BrokerError::BlobQuota { what: "bytes of a blob", limit: bytes_max }));
     }
     Ok(NewBlob { digest, size: blob.size_bytes, media_type: blob.media_type, workspace })
+}
+
+/// A number that no other write of a blob has.
+fn object_number(ids: &dyn IdSource) -> u64 {
+    let [first, ..] = *ids.random().as_chunks::<8>().0 else { unreachable!("there are two") };
+    u64::from_be_bytes(first)
 }
 
 fn digest_of(path: &str, bytes: &[u8]) -> Result<BlobDigest, Status> {

@@ -4,7 +4,7 @@
 use baton_broker_core::{
     Refused, Reply,
     access::{Access, Caller},
-    blobs::{BlobDigest, BlobFiles, BlobWriter, Removed},
+    blobs::{BlobDigest, BlobFiles, BlobPlace, BlobWriter, Removed},
     codes::{ErrorCode, Refusal as _},
     domain::mailbox::EnvelopePlace,
     engine::{Command, NewBlob},
@@ -124,17 +124,18 @@ impl World {
             drop(self.ask(|reply| Command::DropUpload { agent, digest, reply }));
             return;
         }
-        if files.name(&upload, &digest).is_err() {
+        if files.name(&upload, &BlobPlace::alone(digest)).is_err() {
             return self.counts.add("uploads whose file was removed");
         }
         if self.faults && self.rng.once_in(12) {
             return self.kill("killed before the record of a blob");
         }
         // Whether a failed commit has stored the record is known only at the next start.
-        if let Some(Err(refusal)) = self.ask(|reply| Command::FinishUpload { agent, digest, reply })
+        if let Some(Err(refusal)) =
+            self.ask(|reply| Command::FinishUpload { agent, place: BlobPlace::alone(digest), reply })
             && refusal.code() != ErrorCode::StoreUnavailable
         {
-            files.note_removed(Removed::Blob(digest));
+            files.note_removed(Removed::Blob(BlobPlace::alone(digest)));
         }
     }
 

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::{BlobDigest, BlobFiles, Bucket, READ_BYTES};
+use super::{BlobDigest, BlobFiles, BlobPlace, Bucket, READ_BYTES};
 
 /// The bytes that one read of an object takes.
 const READ_OBJECT_BYTES: u64 = 1024 * 1024;
@@ -93,7 +93,7 @@ enum Source {
     /// A range. `read` are bytes of a checked block before the offset `at` that no call has got yet.
     Range { file: File, blocks: Blocks, at: u64, read: Bytes },
     /// The same of an object.
-    Object { bucket: Arc<Bucket>, at: u64, size: u64, read: Bytes, check: ObjectCheck },
+    Object { bucket: Arc<Bucket>, place: BlobPlace, at: u64, size: u64, read: Bytes, check: ObjectCheck },
 }
 
 /// How the bytes of an object are checked.
@@ -107,23 +107,23 @@ enum ObjectCheck {
 impl BlobFiles {
     /// Opens a blob of `size` bytes to read `length` bytes from an offset on. Fails with [`BlobDamaged`] if its file is
     /// missing or has another length.
-    pub fn read(self: &Arc<Self>, blob: &BlobDigest, offset: u64, length: u64, size: u64) -> io::Result<BlobReader> {
+    pub fn read(self: &Arc<Self>, blob: &BlobPlace, offset: u64, length: u64, size: u64) -> io::Result<BlobReader> {
         let is_whole = offset == 0 && length == size;
         let source = match &self.bucket {
-            Some(bucket) if self.mark(blob).try_exists()? => {
+            Some(bucket) if self.is_in_bucket(blob)? => {
                 let check = match is_whole {
                     true => ObjectCheck::Whole(Sha256::new()),
                     false => ObjectCheck::Blocks(self.blocks_of_object(bucket, blob, size)?),
                 };
-                Source::Object { bucket: bucket.clone(), at: offset, size, read: Bytes::new(), check }
+                Source::Object { bucket: bucket.clone(), place: *blob, at: offset, size, read: Bytes::new(), check }
             }
             Some(_) | None => self.open_file(blob, (!is_whole).then_some(offset), size)?,
         };
-        Ok(BlobReader { files: self.clone(), blob: *blob, source })
+        Ok(BlobReader { files: self.clone(), blob: blob.digest, source })
     }
 
     /// The checksums of the blocks of an object. Reads the whole object where its mark has none, and writes them there.
-    fn blocks_of_object(&self, bucket: &Bucket, blob: &BlobDigest, size: u64) -> io::Result<Vec<u32>> {
+    fn blocks_of_object(&self, bucket: &Bucket, blob: &BlobPlace, size: u64) -> io::Result<Vec<u32>> {
         if let Some(blocks) = self.read_mark(blob, size)? {
             return Ok(blocks);
         }
@@ -134,7 +134,7 @@ impl BlobFiles {
             blocks.extend(part.chunks(READ_BYTES).map(crc32c::crc32c));
             at += part.len() as u64;
         }
-        if hasher.finalize()[..] != blob[..] {
+        if hasher.finalize()[..] != blob.digest[..] {
             return Err(other_object());
         }
         self.write_mark(blob, &blocks)?;
@@ -142,10 +142,11 @@ impl BlobFiles {
     }
 
     /// `offset`: that of a range. `None`: the whole file is read.
-    fn open_file(&self, blob: &BlobDigest, offset: Option<u64>, size: u64) -> io::Result<Source> {
+    fn open_file(&self, place: &BlobPlace, offset: Option<u64>, size: u64) -> io::Result<Source> {
+        let blob = &place.digest;
         let file = match File::open(self.blob(blob)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(match self.mark(blob).try_exists()? {
+                return Err(match self.is_in_bucket(place)? {
                     true => io::Error::other("the blob is in a bucket, and the configuration names none"),
                     false => BlobDamaged::error(blob, "it is not there"),
                 });
@@ -164,13 +165,15 @@ impl BlobFiles {
     }
 
     /// Whether the file of a blob is there with all of its bytes, or its object may be. Does not read it.
-    pub fn is_there(&self, blob: &BlobDigest, size: u64) -> bool {
+    pub fn is_there(&self, blob: &BlobPlace, size: u64) -> bool {
+        if self.is_in_bucket(blob).unwrap_or(true) {
+            return true;
+        }
         // Only a missing file or another length says that it is not: an error may pass.
-        let has_length = match fs::metadata(self.blob(blob)) {
+        match fs::metadata(self.blob(&blob.digest)) {
             Ok(found) => found.len() == size,
             Err(error) => error.kind() != io::ErrorKind::NotFound,
-        };
-        has_length || self.mark(blob).try_exists().unwrap_or(true)
+        }
     }
 
     /// Gives a damaged file another name, so that the blob can be written again, and an operator can look at it.
@@ -253,12 +256,12 @@ impl BlobReader {
                 }
                 Ok(read.split_to(bytes.min(read.len())))
             }
-            Source::Object { bucket, at, size, read, check } => {
+            Source::Object { bucket, place, at, size, read, check } => {
                 if read.is_empty() {
                     let part = READ_OBJECT_BYTES.min(most).min(*size - *at);
                     *read = match check {
-                        ObjectCheck::Whole(_) => bucket.read(&self.blob, *at, part)?,
-                        ObjectCheck::Blocks(blocks) => read_blocks(bucket, &self.blob, blocks, *at..*at + part, *size)?,
+                        ObjectCheck::Whole(_) => bucket.read(place, *at, part)?,
+                        ObjectCheck::Blocks(blocks) => read_blocks(bucket, place, blocks, *at..*at + part, *size)?,
                     };
                     *at += part;
                 }
@@ -294,7 +297,7 @@ fn other_object() -> io::Error {
 /// Bytes of an object, after a check of the blocks in which they lie. Reads these blocks alone.
 fn read_blocks(
     bucket: &Bucket,
-    blob: &BlobDigest,
+    blob: &BlobPlace,
     expected: &[u32],
     range: std::ops::Range<u64>,
     size: u64,

@@ -8,7 +8,7 @@ use super::{Engine, batch::PostCommit, retention::Removal, run::OpenTransaction,
 use crate::{
     BrokerError,
     access::Caller,
-    blobs::{BlobDigest, BlobFiles, Removed},
+    blobs::{BlobDigest, BlobFiles, BlobPlace, Removed},
     codes::FieldViolation,
     contexts::payload_in,
     domain::{
@@ -106,7 +106,7 @@ impl Engine {
     pub(super) fn finish_upload(
         &mut self,
         agent: &AgentId,
-        digest: &BlobDigest,
+        BlobPlace { digest, object }: &BlobPlace,
         now: Timestamp,
     ) -> Result<BlobRecord, BrokerError> {
         let mut transaction = self.transaction();
@@ -117,6 +117,7 @@ impl Engine {
         if !is_known {
             let blob = BlobRecord {
                 digest: *digest,
+                object: *object,
                 size: upload.size,
                 media_type: upload.media_type.clone(),
                 writer: agent.clone(),
@@ -281,7 +282,7 @@ impl Engine {
     /// Whether the file of a known blob is there, by its length. Does not read it.
     fn has_file(&self, blob: &BlobRecord) -> bool {
         let files = self.env.resources.blob_files.as_ref();
-        files.is_none_or(|files| files.is_there(&blob.digest, blob.size))
+        files.is_none_or(|files| files.is_there(&blob.place(), blob.size))
     }
 
     /// The blob, if the agent may read it: as a participant of one of its holders. Looks first at the workspace that the
@@ -480,7 +481,7 @@ impl Engine {
                 self.change_usage(&mut transaction, &blob.writer, |usage| {
                     Ok(BlobUsage { bytes: usage.bytes.saturating_sub(blob.size), ..usage })
                 })?;
-                transaction.post_commit.push(PostCommit::FileRemoved(Removed::Blob(blob.digest)));
+                transaction.post_commit.push(PostCommit::FileRemoved(Removed::Blob(blob.place())));
             }
         }
         Ok(self.stage_removal(transaction, budget))

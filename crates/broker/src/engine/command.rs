@@ -8,6 +8,7 @@ use super::{CardUpdate, KeyChange, NameChange, NewBlob, Reassignment, Revision};
 use crate::{
     Acknowledged, Credited, Events, Reassigned, Reply, RunningProcess, Updates, WatcherId,
     access::Caller,
+    blobs::BlobPlace,
     directory::Entry,
     domain::{
         EntityId, Input,
@@ -236,9 +237,9 @@ pub enum Command {
     FinishUpload {
         /// The agent that has written.
         agent: AgentId,
-        /// The digest of the blob.
-        digest: [u8; 32],
-        /// Receives the blob once it is stored, or the refusal.
+        /// The blob, and where its bytes are.
+        place: BlobPlace,
+        /// Receives the blob once it is stored, or the refusal. A blob that was known already keeps its place.
         reply: Reply<BlobRecord>,
     },
     /// Ends an upload whose bytes have another digest.

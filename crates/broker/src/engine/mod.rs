@@ -344,8 +344,8 @@ impl Engine {
                 let outcome = self.begin_upload(&agent, &blob, now).map_err(refused);
                 self.batch.answer(reply, outcome);
             }
-            Command::FinishUpload { agent, digest, reply } => {
-                let outcome = self.finish_upload(&agent, &digest, now).map_err(refused);
+            Command::FinishUpload { agent, place, reply } => {
+                let outcome = self.finish_upload(&agent, &place, now).map_err(refused);
                 self.batch.answer(reply, outcome);
             }
             Command::DropUpload { agent, digest, reply } => {

@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::{DecodeError, Reader, moment};
 use crate::{
-    blobs::BlobDigest,
+    blobs::{BlobDigest, BlobPlace},
     ids::{AgentId, WorkspaceId},
     proto::{storage, v1},
     store::{Key, KeyBytes, KeyRange, Order, ReadError, Store, Table},
@@ -28,6 +28,9 @@ const USAGE: u8 = b'v';
 /// The agents of uploads, by the name of the upload's file.
 const UPLOAD_NAME: u8 = b'w';
 
+/// The records of one read of all.
+const PAGE: usize = 256;
+
 const READER: Reader = Reader("blobs");
 
 fn key(parts: [&[u8]; 4]) -> Key {
@@ -39,6 +42,8 @@ fn key(parts: [&[u8]; 4]) -> Key {
 pub struct BlobRecord {
     /// The SHA-256 of the bytes.
     pub digest: BlobDigest,
+    /// The number of its object in the bucket of a cluster. `None`: the digest alone names its file or object.
+    pub object: Option<u64>,
     /// The number of bytes.
     pub size: u64,
     /// The media type that the first writer named.
@@ -66,6 +71,42 @@ impl BlobRecord {
         Ok(first.first().is_some_and(|(key, _)| key.first() < Some(&USAGE)))
     }
 
+    /// Calls `visit` with each blob, until it returns false.
+    ///
+    /// # Errors
+    ///
+    /// The table cannot be read.
+    pub fn each(store: &dyn Store, mut visit: impl FnMut(Result<Self, DecodeError>) -> bool) -> Result<(), ReadError> {
+        let mut from = Bound::Included(KeyBytes::from(&[BLOB][..]));
+        loop {
+            let range = (from, Bound::Excluded(KeyBytes::from(&[BLOB + 1][..])));
+            let page = store.scan(Table::Blobs, range, Order::Ascending, PAGE)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from = Bound::Excluded(last.clone());
+            for (_, stored) in &page {
+                if !visit(Self::decode(&stored.value)) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Whether a record says that the bytes of its blob are there.
+    ///
+    /// # Errors
+    ///
+    /// The table cannot be read.
+    pub fn names(store: &dyn Store, place: &BlobPlace) -> Result<bool, ReadError> {
+        let stored = store.get(&Self::key(&place.digest))?;
+        // A record that cannot be read may name it.
+        Ok(stored.is_some_and(|stored| Self::decode(&stored.value).map_or(true, |blob| blob.place() == *place)))
+    }
+
+    /// Where the bytes are.
+    pub fn place(&self) -> BlobPlace {
+        BlobPlace { digest: self.digest, object: self.object }
+    }
+
     /// The key of a blob.
     pub fn key(digest: &BlobDigest) -> Key {
         key([&[BLOB], digest, &[], &[]])
@@ -75,6 +116,7 @@ impl BlobRecord {
     pub fn encode(&self) -> Bytes {
         storage::BlobRecord {
             sha256: Bytes::copy_from_slice(&self.digest),
+            object_number: self.object,
             size_bytes: self.size,
             media_type: self.media_type.clone(),
             writer_id: self.writer.to_string(),
@@ -91,6 +133,7 @@ impl BlobRecord {
         let stored: storage::BlobRecord = READER.message(value)?;
         Ok(Self {
             digest: READER.digest(&stored.sha256)?,
+            object: stored.object_number,
             size: stored.size_bytes,
             media_type: stored.media_type,
             writer: READER.agent(&stored.writer_id)?,
@@ -261,6 +304,7 @@ mod tests {
         let (agent, workspace) = (AgentId::parse("alice").unwrap(), WorkspaceId::parse("task:t").unwrap());
         let blob = BlobRecord {
             digest: [1; 32],
+            object: Some(7),
             size: 5,
             media_type: "text/plain".into(),
             writer: agent.clone(),

@@ -5,7 +5,7 @@ use std::{io, path::Path};
 use bytes::Bytes;
 
 use super::BucketOptions;
-use crate::blobs::BlobDigest;
+use crate::{blobs::BlobPlace, time::Timestamp};
 
 /// A bucket, which no value of this type is.
 #[derive(Debug)]
@@ -22,6 +22,27 @@ impl Bucket {
         Err(io::Error::new(io::ErrorKind::Unsupported, problem))
     }
 
+    /// Refuses, as [`Self::open`] does.
+    ///
+    /// # Errors
+    ///
+    /// Always: the build has no S3.
+    pub fn open_shared(options: &BucketOptions, _cluster: &[u8]) -> io::Result<Self> {
+        Self::open(options)
+    }
+
+    pub(in crate::blobs) fn is_shared(&self) -> bool {
+        match *self {}
+    }
+
+    pub(in crate::blobs) fn unnamed(
+        &self,
+        _before: Timestamp,
+        _is_named: impl Fn(&BlobPlace) -> io::Result<bool>,
+    ) -> io::Result<Vec<BlobPlace>> {
+        match *self {}
+    }
+
     /// Asks whether the bucket is there and may be listed.
     ///
     /// # Errors
@@ -32,15 +53,15 @@ impl Bucket {
         match *self {}
     }
 
-    pub(in crate::blobs) fn put(&self, _blob: &BlobDigest, _file: &Path) -> io::Result<()> {
+    pub(in crate::blobs) fn put(&self, _blob: &BlobPlace, _file: &Path) -> io::Result<()> {
         match *self {}
     }
 
-    pub(in crate::blobs) fn read(&self, _blob: &BlobDigest, _offset: u64, _bytes: u64) -> io::Result<Bytes> {
+    pub(in crate::blobs) fn read(&self, _blob: &BlobPlace, _offset: u64, _bytes: u64) -> io::Result<Bytes> {
         match *self {}
     }
 
-    pub(in crate::blobs) fn delete(&self, _blob: &BlobDigest) -> io::Result<()> {
+    pub(in crate::blobs) fn delete(&self, _blob: &BlobPlace) -> io::Result<()> {
         match *self {}
     }
 }

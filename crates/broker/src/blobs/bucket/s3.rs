@@ -19,7 +19,7 @@ use tokio::{runtime::Handle, sync::Semaphore};
 use tokio_stream::StreamExt as _;
 
 use super::BucketOptions;
-use crate::blobs::BlobDigest;
+use crate::{blobs::BlobPlace, time::Timestamp};
 
 /// The bytes of one part of a large object, and the largest object that is written by one request.
 const PART_BYTES: usize = 8 * 1024 * 1024;
@@ -39,11 +39,31 @@ const RETRIES: (usize, Duration) = (3, Duration::from_secs(20));
 pub struct Bucket {
     store: Arc<dyn ObjectStore>,
     prefix: String,
+    /// The folder of the objects of a cluster, below the prefix. `None`: the bucket is that of a broker alone.
+    cluster: Option<String>,
     runtime: Handle,
     writes: Semaphore,
 }
 
 impl Bucket {
+    /// Prepares the use of a bucket by the brokers of a cluster. What they write lies in a folder with the cluster's id, so
+    /// that no other cluster's objects are taken for theirs. As [`Self::open`] otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_shared(options: &BucketOptions, cluster: &[u8]) -> io::Result<Self> {
+        Ok(Self::open(options)?.shared_by(cluster))
+    }
+
+    pub(in crate::blobs) fn shared_by(self, cluster: &[u8]) -> Self {
+        Self { cluster: Some(hex::encode(cluster)), ..self }
+    }
+
+    pub(in crate::blobs) fn is_shared(&self) -> bool {
+        self.cluster.is_some()
+    }
+
     /// Prepares the use of a bucket. Asks nothing of the server. Must be called in a runtime.
     pub fn open(options: &BucketOptions) -> io::Result<Self> {
         let (bucket, prefix) =
@@ -68,12 +88,39 @@ impl Bucket {
     }
 
     pub(in crate::blobs) fn over(store: Arc<dyn ObjectStore>, prefix: &str, runtime: Handle) -> Self {
-        Self { store, prefix: prefix.to_owned(), runtime, writes: Semaphore::new(WRITES_MAX) }
+        Self { store, prefix: prefix.to_owned(), cluster: None, runtime, writes: Semaphore::new(WRITES_MAX) }
     }
 
-    fn object(&self, blob: &BlobDigest) -> ObjectPath {
-        let name = hex::encode(blob);
-        ObjectPath::from(format!("{}/{}/{name}", self.prefix, &name[..2]))
+    fn object(&self, blob: &BlobPlace) -> ObjectPath {
+        let (name, part) = (blob.name(), hex::encode(&blob.digest[..1]));
+        match (&self.cluster, blob.object) {
+            (Some(cluster), Some(_)) => ObjectPath::from(format!("{}/{cluster}/{part}/{name}", self.prefix)),
+            _ => ObjectPath::from(format!("{}/{part}/{name}", self.prefix)),
+        }
+    }
+
+    /// The objects of the cluster that were written before this time and are not named.
+    pub(in crate::blobs) fn unnamed(
+        &self,
+        before: Timestamp,
+        is_named: impl Fn(&BlobPlace) -> io::Result<bool>,
+    ) -> io::Result<Vec<BlobPlace>> {
+        let Some(cluster) = &self.cluster else { return Ok(Vec::new()) };
+        let folder = ObjectPath::from(format!("{}/{cluster}", self.prefix));
+        self.runtime.block_on(async {
+            let (mut listed, mut unnamed) = (self.store.list(Some(&folder)), Vec::new());
+            while let Some(object) = listed.next().await {
+                let object = object?;
+                let is_old = object.last_modified.timestamp() < before.unix_nanoseconds() / 1_000_000_000;
+                let place = object.location.filename().and_then(BlobPlace::of_name);
+                if let Some(place) = place.filter(|place| is_old && place.object.is_some())
+                    && !is_named(&place)?
+                {
+                    unnamed.push(place);
+                }
+            }
+            Ok(unnamed)
+        })
     }
 
     /// Asks whether the bucket is there and may be listed.
@@ -86,7 +133,7 @@ impl Bucket {
     }
 
     /// Writes a file as the object of a blob. The object is there whole once this returns, or not at all.
-    pub(in crate::blobs) fn put(&self, blob: &BlobDigest, file: &Path) -> io::Result<()> {
+    pub(in crate::blobs) fn put(&self, blob: &BlobPlace, file: &Path) -> io::Result<()> {
         let mut file = File::open(file)?;
         let object = self.object(blob);
         self.runtime.block_on(async {
@@ -126,7 +173,7 @@ impl Bucket {
     }
 
     /// Bytes of the object of a blob. Fails where the object has fewer.
-    pub(in crate::blobs) fn read(&self, blob: &BlobDigest, offset: u64, bytes: u64) -> io::Result<Bytes> {
+    pub(in crate::blobs) fn read(&self, blob: &BlobPlace, offset: u64, bytes: u64) -> io::Result<Bytes> {
         if bytes == 0 {
             return Ok(Bytes::new());
         }
@@ -138,7 +185,7 @@ impl Bucket {
     }
 
     /// Deletes the object of a blob if it exists.
-    pub(in crate::blobs) fn delete(&self, blob: &BlobDigest) -> io::Result<()> {
+    pub(in crate::blobs) fn delete(&self, blob: &BlobPlace) -> io::Result<()> {
         match self.runtime.block_on(self.store.delete(&self.object(blob))) {
             Err(object_store::Error::NotFound { .. }) => Ok(()),
             deleted => Ok(deleted?),

@@ -4,7 +4,10 @@
 //! the cluster. An interrupted founding goes on with the next call. Must not know how an entry or a table is
 //! kept.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use baton_cluster::{
     driver::mark_of,
@@ -19,11 +22,12 @@ use super::{
     folder::{FolderError, SharedKeys},
 };
 use crate::{
-    broker::BrokerIdentity,
+    blobs::BlobFiles,
+    broker::{BrokerError, BrokerIdentity},
     config::Config,
     ids::{IdSource as _, SystemIds},
     records::BlobRecord,
-    store::{EmbeddedStore, Founding, OpenError, ReadError as RecordError},
+    store::{EmbeddedStore, Founding, OpenError, ReadError as RecordError, Store},
 };
 
 /// The reason why a broker alone did not become the first of a cluster.
@@ -44,8 +48,11 @@ pub enum InitError {
         /// The data folder of the broker.
         data: PathBuf,
     },
-    /// The store has blobs, which a cluster does not keep.
-    #[error("the store in {} has blobs, and a cluster keeps none yet: nothing was changed", .0.display())]
+    /// The bytes of a blob are where the other brokers of the cluster cannot read them.
+    #[error(
+        "{} has blobs as files, which the other brokers cannot read: nothing was changed. Brokers of a cluster keep blobs in \
+         the bucket of [blobs], and init takes over those that are there already", .0.display()
+    )]
     Blobs(PathBuf),
     /// The shared log has entries.
     #[error(
@@ -74,6 +81,12 @@ pub enum InitError {
     /// A record cannot be read.
     #[error(transparent)]
     Read(#[from] RecordError),
+    /// A record cannot be read.
+    #[error(transparent)]
+    Record(#[from] BrokerError),
+    /// The folder of blobs cannot be read.
+    #[error("failed to read the folder of blobs: {0}")]
+    Files(io::Error),
     /// The first entry does not fit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
@@ -98,8 +111,8 @@ pub async fn init(config: &Config, settings: &ClusterSettings) -> Result<(), Ini
     }
     let (expected, cluster) = expected_of(settings, &keys.identity);
     let entry = first_entry(settings, &expected).await?;
-    let folder = store.clone();
-    let founding = blocking(move || begin(&folder, entry)).await??;
+    let (data, has_bucket) = (data.clone(), config.blob_bucket.is_some());
+    let founding = blocking(move || begin(&data, has_bucket, &store, entry)).await??;
     make_first(settings, &expected, &cluster, founding).await
 }
 
@@ -143,15 +156,33 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     tokio::task::spawn_blocking(work).await.map_err(|error| InitError::Unknown(error.to_string()))
 }
 
-fn begin(store: &Path, entry: Bytes) -> Result<Founding, InitError> {
+fn begin(data: &Path, has_bucket: bool, store: &Path, entry: Bytes) -> Result<Founding, InitError> {
     match EmbeddedStore::open(store) {
-        Ok(opened) if BlobRecord::any(&opened)? => return Err(InitError::Blobs(store.into())),
+        Ok(opened) if !are_blobs_shared(data, has_bucket, &opened)? => {
+            return Err(InitError::Blobs(BlobFiles::folder(data)));
+        }
         Ok(_) => {}
         // It was looked at before.
         Err(OpenError::Founding { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     Ok(Founding::begin(store, || entry)?)
+}
+
+/// Whether all brokers can read the blobs: each is in the bucket, or there are none.
+fn are_blobs_shared(data: &Path, has_bucket: bool, store: &dyn Store) -> Result<bool, InitError> {
+    if !has_bucket {
+        return Ok(!BlobRecord::any(store)?);
+    }
+    let files = BlobFiles::open(&BlobFiles::folder(data), None).map_err(InitError::Files)?;
+    let mut are_shared = Ok(true);
+    BlobRecord::each(store, |blob| {
+        are_shared = blob
+            .map_err(|error| InitError::Record(error.into()))
+            .and_then(|blob| files.is_in_bucket(&blob.place()).map_err(InitError::Files));
+        matches!(are_shared, Ok(true))
+    })?;
+    are_shared
 }
 
 /// Makes an entry the first of the log. Returns whether the log begins with it: an earlier call may have appended it.

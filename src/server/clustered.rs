@@ -30,13 +30,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Lead, Port, Ready, ServerError, TlsSetup, Watched, certificate, folder,
+    Lead, Port, Ready, ServerError, TlsSetup, Watched, blobs, certificate, folder,
     folder::SharedKeys,
     members::Look,
     metrics::{Endpoint, Figured, OfMember},
     note_expiry, operator_keys, policy_act, relay, reload, report_refusals, serve, sources, supervisor,
 };
 use crate::{
+    blobs::Bucket,
     broker::{Broker, BrokerIdentity, EngineError, Resources, identity::Identities},
     config::Config,
     envelope::signing,
@@ -97,6 +98,8 @@ pub(super) async fn run(
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     let keys = SharedKeys::read(&settings.keys)?;
     let (expected, cluster) = expected_of(&settings, &keys.identity);
+    let bucket = config.blob_bucket.as_ref().map(|options| Bucket::open_shared(options, &blobs_of(&keys.identity)));
+    let bucket = bucket.transpose().map_err(ServerError::Bucket)?.map(Arc::new);
     supervisor::starting("opening the store");
     let replica = Arc::new(folder::open_replica(&config.data, &cluster)?);
     let (setup, ca) = certificate(&config, &folder::tls_folder(&config.data), &*clock)?;
@@ -183,6 +186,9 @@ pub(super) async fn run(
     let shown = handle.view();
     let of_member: OfMember = Arc::new(move || figures.encode(&shown.borrow(), relays.now()));
     let wished = handle.clone();
+    if let Some(bucket) = bucket.clone() {
+        tokio::spawn(blobs::look_for_bucket(bucket));
+    }
     let tasks = [
         Some(tokio::spawn(report_refusals(bounds.clone(), resources.metrics.clone()))),
         Some(tokio::spawn(async move {
@@ -205,6 +211,7 @@ pub(super) async fn run(
         setup,
         tls,
         resources,
+        bucket,
         keys,
         clock,
         ids,
@@ -240,6 +247,8 @@ struct Member {
     setup: TlsSetup,
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
     resources: Resources,
+    /// The bucket of blobs. `None`: the cluster keeps none.
+    bucket: Option<Arc<Bucket>>,
     keys: SharedKeys,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
@@ -321,7 +330,16 @@ impl Member {
         if term.ended.borrow().is_some() {
             return Ok(());
         }
-        let resources = Resources { schemas: Arc::default(), ..self.resources.clone() };
+        let blobs = match self.bucket.clone() {
+            None => None,
+            Some(bucket) => {
+                let (data, store) = (self.config.data.clone(), term.store.clone());
+                let open = move || folder::open_blobs(&data, &*store, Some(bucket));
+                let opened = tokio::task::spawn_blocking(open).await.map_err(|_| ServerError::Engine)?;
+                Some(Arc::new(opened?))
+            }
+        };
+        let resources = Resources { schemas: Arc::default(), blob_files: blobs.clone(), ..self.resources.clone() };
         let watched = Watched::before_load(&self.config, &self.setup);
         watched.load_policies(&self.config, &resources);
         match self.setup.load() {
@@ -336,7 +354,7 @@ impl Member {
         });
         tracing::info!(term = term.number, "this broker leads");
         let broker = Broker::start(
-            term.store,
+            term.store.clone(),
             self.keys.identity.clone(),
             self.config.settings.clone(),
             resources.clone(),
@@ -356,6 +374,12 @@ impl Member {
             }
         });
         let sources = sources(&self.config, self.setup.clone(), watched, &self.tls, &broker);
+        let of_blobs = blobs.into_iter().flat_map(|files| {
+            let (store, guard, clock) = (term.store.clone(), term.guard.clone(), self.clock.clone());
+            let deleting = tokio::spawn(blobs::delete_removed(store.clone(), files.clone()));
+            [deleting, tokio::spawn(blobs::sweep_objects(store, files, guard, clock))]
+        });
+        let of_blobs: Vec<_> = of_blobs.collect();
         let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources, self.reload.clone()));
         let (arriving, arrivals) = mpsc::channel(ARRIVALS_MAX);
         self.edge.send_replace(Some(arriving));
@@ -371,6 +395,7 @@ impl Member {
         self.edge.send_replace(None);
         noted.abort();
         fresh.abort();
+        of_blobs.iter().for_each(JoinHandle::abort);
         let stopped = broker.stop().await;
         self.running.send_replace(None);
         match stopped {
@@ -459,8 +484,15 @@ pub(super) fn expected_of(settings: &ClusterSettings, identity: &BrokerIdentity)
     (expected, cluster)
 }
 
+/// The folder of the cluster's blobs in the bucket. It comes from the keys alone: a cluster with a new log has another name,
+/// and the same blobs.
+fn blobs_of(identity: &BrokerIdentity) -> [u8; 16] {
+    let hash = signing::sha256(&[b"baton cluster blobs\0", identity.key.public().as_bytes()]);
+    std::array::from_fn(|at| hash[at])
+}
+
 /// The hash of what should be equal at all members.
 fn configuration_of(config: &Config) -> Bytes {
-    let settings = format!("{:?}", (&config.settings, &config.policy, &config.operators));
+    let settings = format!("{:?}", (&config.settings, &config.policy, &config.operators, &config.blob_bucket));
     Bytes::copy_from_slice(&signing::sha256(&[settings.as_bytes()]))
 }

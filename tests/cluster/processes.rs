@@ -1,6 +1,9 @@
 //! Three brokers over one shared log, each a process: one is killed or stopped under load, and another leads; one comes after the
 //! log was trimmed. See `tests/process/load` for the load, and for the record of what its clients saw.
 
+#[path = "blobs.rs"]
+mod blobs;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -104,6 +107,10 @@ impl Cluster {
     fn configuration(&mut self, place: usize, name: &str) -> String {
         let (data, keys) = (self.folders[place].path().join("data"), self.folder.path().join("keys"));
         let (certificate, key) = (keys.join("server.pem"), keys.join("server.key"));
+        let blobs = self.server.as_ref().map_or_else(String::new, |server| {
+            let endpoint = server.endpoint();
+            format!("[blobs]\nurl = \"s3://blobs/kept\"\nendpoint = {endpoint:?}\nallow_http = true\n")
+        });
         let log = match &self.server {
             None => format!("log = \"file://{}\"", self.folder.path().join("log").display()),
             Some(server) => {
@@ -118,7 +125,7 @@ impl Cluster {
             "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
              [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n\
              [cluster]\nname = \"{name}\"\nbroker = \"b{place}\"\n{log}\nkeys = {keys:?}\n\
-             peer_listen = {peers:?}\npeer_address = {peers:?}\nlease = \"{}s\"\n",
+             peer_listen = {peers:?}\npeer_address = {peers:?}\nlease = \"{}s\"\n{blobs}",
             LEASE.as_secs(),
         )
     }

@@ -84,6 +84,10 @@ impl Server {
         self.root.join("blobs/one").join(&name[..2]).join(name)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port.number
+    }
+
     /// The address of the server, for a broker.
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.port.address())
@@ -102,7 +106,7 @@ impl Server {
     }
 
     /// The folder of a broker whose blobs go to the bucket, by the server at this port.
-    fn configured(port: u16) -> Arc<tempfile::TempDir> {
+    pub(crate) fn configured(port: u16) -> Arc<tempfile::TempDir> {
         let first = Broker::start();
         let (tls, folder) = (first.data().join("tls"), first.kill());
         let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));

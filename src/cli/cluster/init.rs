@@ -33,12 +33,14 @@ impl From<InitError> for Failure {
             InitError::Unavailable(_) | InitError::Unknown(_) => return unreachable(&error.to_string()),
             InitError::Store(ref error) => exit::of_store(error),
             InitError::NotEmpty { .. } => exit::REFUSED,
+            InitError::Record(_) => exit::DATA_DAMAGED,
             InitError::NoStore(_)
             | InitError::OtherKeys { .. }
             | InitError::Blobs(_)
             | InitError::Unsafe(_)
             | InitError::Folder(_)
             | InitError::Read(_)
+            | InitError::Files(_)
             | InitError::TooLarge(_)
             | InitError::Entry(_) => exit::CONFIGURATION,
         };

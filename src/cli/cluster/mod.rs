@@ -54,8 +54,8 @@ Exit code 3 if the folder is not empty: other keys would be another cluster. A p
   baton cluster keys --from /var/lib/baton --out /etc/baton/cluster
   baton cluster init --config /etc/baton/baton.toml
 
-Exit code 3: the folder or the keys do not fit, a setting of the engine is unsafe, or the store has blobs. 4: a broker has the store
-open. 8: the shared log has entries already. 9: the engine cannot be reached, or its answer was lost: run the command again.")]
+Exit code 3: the folder or the keys do not fit, a setting of the engine is unsafe, or blobs are files of this machine. 4: a broker has
+the store open. 8: the shared log has entries already. 9: the engine cannot be reached, or its answer was lost: run the command again.")]
     Init(ConfigArgs),
     /// Check whether the engine of the shared log keeps its promises, and whether its settings are safe.
     ///

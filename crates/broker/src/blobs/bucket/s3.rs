@@ -46,7 +46,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Prepares the use of a bucket by the brokers of a cluster. What they write lies in a folder with the cluster's id, so
+    /// Prepares the use of a bucket by the brokers of a cluster. What they write lies in a folder of this id, so
     /// that no other cluster's objects are taken for theirs. As [`Self::open`] otherwise.
     ///
     /// # Errors

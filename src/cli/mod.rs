@@ -71,7 +71,7 @@ enum Command {
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
     #[command(flatten)]
-    Client(baton_cli::Command),
+    Client(Box<baton_cli::Command>),
     Completions(completions::CompletionsArgs),
     Manual(manual::ManualArgs),
     Version(version::VersionArgs),
@@ -88,7 +88,7 @@ impl Program for Cli {
 
     fn command(&self) -> Option<&baton_cli::Command> {
         match &self.command {
-            Command::Client(command) => Some(command),
+            Command::Client(command) => Some(&**command),
             Command::Dev(_)
             | Command::Serve(_)
             | Command::Cluster(_)
@@ -131,7 +131,7 @@ async fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Dev(args) => dev::run(args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Cluster(command) => cluster::run(command, &cli.global.output()).await,
-        Command::Client(command) => baton_cli::execute(command, cli.global).await,
+        Command::Client(command) => baton_cli::execute(*command, cli.global).await,
         Command::Completions(args) => completions::run(&args),
         Command::Manual(args) => manual::run(&args),
         Command::Version(args) => version::run(args, &cli.global.output()),

@@ -186,7 +186,9 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         // A runtime that is dropped waits for its threads, which a thread that serves others may not do.
-        self.0.take().map(Runtime::shutdown_background);
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -1,7 +1,5 @@
 //! The calls of `baton.v1` at the gateway, by the Connect protocol.
 
-use std::time::{Duration, Instant};
-
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use baton::proto::{self, v1};
 use baton_client::About;
@@ -198,10 +196,8 @@ async fn what_is_wrong_has_its_code_and_its_status() {
     let wait = json!({"workspaceId": topic, "wait": "60s"});
     let mut waiting = post("/baton.v1.WorkspaceService/ListEntries", Some(&alice), &wait);
     waiting.headers_mut().insert("connect-timeout-ms", "300".parse().unwrap());
-    let began = Instant::now();
     let late = gateway.send(waiting).await.unwrap();
     assert_eq!((late.status, error_of(&late.json()).0.as_str()), (504, "deadline_exceeded"), "{late:?}");
-    assert!(began.elapsed() < Duration::from_secs(30), "the broker's wait is longer");
     // A broker that is away.
     let _folder = broker.kill();
     let away = gateway.try_call(&alice, "TaskService/ListTasks", json!({})).await;

@@ -476,6 +476,7 @@ mod tests {
             writer.append(&bytes).unwrap();
             writer.finish().unwrap();
             files.name(&upload, &place).unwrap();
+            files.delete(Removed::Upload(upload)).unwrap();
             place
         };
         let read = |files: &Arc<BlobFiles>, place: &BlobPlace, range: std::ops::Range<usize>| {

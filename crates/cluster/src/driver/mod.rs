@@ -773,7 +773,10 @@ impl Driver {
         drop(timeout(CALL_MAX, async { tokio::join!(names.leave(&view, chain), self.last_calls()) }).await);
         self.write_out();
         self.applier.end();
-        self.ended.send_replace(Some(ended));
+        // Behind the tables, which may still be merged: after the word nothing writes to the folder, unless another holder does.
+        let word = self.ended.clone();
+        drop(self);
+        word.send_replace(Some(ended));
     }
 
     /// Waits for the outcome of the call that gives the lease back.

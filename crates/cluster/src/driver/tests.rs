@@ -33,6 +33,25 @@ struct Broker {
     replica: Weak<Replica>,
 }
 
+/// Its folder goes next: a broker that runs on would find its log lost, and write its tables out beside the removal.
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.handle.stop();
+        self.handle.service_ended();
+        let ended = async {
+            self.handle.ended().await;
+            while self.replica.strong_count() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // Another thread may be about to end the merges of the tables.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        // A term that the test still has keeps the tables.
+        let waits = timeout(Duration::from_secs(2), ended);
+        let _patience = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(waits));
+    }
+}
+
 async fn try_start(folder: &Path, log: &Path, broker: &str) -> Result<Broker, StartError> {
     start_beside(folder, log, broker, Arc::new(NoPeers)).await
 }

@@ -15,18 +15,14 @@ pub(crate) mod sending;
 
 use std::sync::Arc;
 
-use baton_client::{
-    envelope::signing,
-    ids::{MessageId, check_name},
-    proto::v1,
-};
+use baton_client::{envelope::signing, ids::check_name, proto::v1};
 use serde_json::json;
 
 pub(crate) use self::{
     failure::Failure,
     records::{Modes, View},
 };
-use crate::{ActError, Face};
+use crate::{ActError, Face, transfers::uuid_of_digest};
 
 /// The version of the protocol.
 pub(crate) const VERSION: &str = "1.0";
@@ -118,13 +114,9 @@ fn digest_of(parts: &[&str]) -> [u8; 32] {
     signing::sha256(&[b"baton.faces.a2a", json!(parts).to_string().as_bytes()])
 }
 
-/// A UUID (version 8) made of these texts.
+/// A UUID made of these texts.
 fn uuid_of(parts: &[&str]) -> String {
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest_of(parts)[..16]);
-    bytes[6] = (bytes[6] & 0x0f) | 0x80;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    MessageId::from_bytes(bytes).to_string()
+    uuid_of_digest(&digest_of(parts))
 }
 
 #[cfg(test)]

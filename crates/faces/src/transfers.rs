@@ -359,9 +359,13 @@ pub(crate) fn not_offered(name: &str, offered: &[Shown]) -> ActError {
     )
 }
 
-/// A UUID derived from a text (version 8 of RFC 9562).
+/// A UUID derived from a text.
 fn uuid_of(text: &str) -> String {
-    let digest = signing::sha256(&[b"baton.faces.turn", text.as_bytes()]);
+    uuid_of_digest(&signing::sha256(&[b"baton.faces.turn", text.as_bytes()]))
+}
+
+/// The UUID (version 8 of RFC 9562) that begins with a digest.
+pub(crate) fn uuid_of_digest(digest: &[u8; 32]) -> String {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     bytes[6] = (bytes[6] & 0x0f) | 0x80;

@@ -71,7 +71,7 @@ mod watching;
 mod worker;
 mod workspace;
 
-use std::ffi::OsString;
+use std::{ffi::OsString, pin::Pin};
 
 use clap::{Args, Parser, Subcommand, parser::ValueSource};
 
@@ -267,12 +267,17 @@ impl Command {
     }
 }
 
-/// Runs a command.
+/// Runs a command. The future is boxed here: an async function is compiled where it is polled, and that would be the program,
+/// with all that the commands call.
 ///
 /// # Errors
 ///
 /// The failure has its text and its exit code.
-pub async fn execute(command: Command, global: GlobalArgs) -> Result<(), Failure> {
+pub fn execute(command: Command, global: GlobalArgs) -> Pin<Box<dyn Future<Output = Result<(), Failure>>>> {
+    Box::pin(async move { run_command(command, &global).await })
+}
+
+async fn run_command(command: Command, global: &GlobalArgs) -> Result<(), Failure> {
     let (connection, output) = (&global.connection, &global.output());
     match command {
         Command::Demo(args) => demo::run(args, connection).await,

@@ -120,14 +120,20 @@ impl Workers {
         size: WorkSize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, BrokerError> {
+        let (work, done) = job(work);
+        self.start(caller, size, work).ended(done).await
+    }
+
+    /// Starts [`Self::run`] in a task of its own: a stream that its client does not read is not polled, and would keep a
+    /// place that it gets.
+    fn start(&self, caller: &Caller, size: WorkSize, work: Job) -> Started {
         let places = match size {
             WorkSize::Mail | WorkSize::Small => self.small.clone(),
             WorkSize::Large => self.large.clone(),
         };
         let charged = (size != WorkSize::Mail).then(|| (self.cpu.clone(), caller.clone()));
         let name = caller.to_string();
-        // In a task of its own: a stream that its client does not read is not polled, and would keep a place that it gets.
-        let task = tokio::spawn(async move {
+        Started::new(tokio::spawn(async move {
             let overdrawn = || charged.as_ref().and_then(|(cpu, caller)| cpu.accounts.wait(caller, Moment::now()));
             let place = loop {
                 // Without a place, which others can use meanwhile.
@@ -140,14 +146,37 @@ impl Workers {
                     break place;
                 }
             };
-            place
-                .run(move || {
-                    let _charge = charged.map(|(cpu, caller)| Charge::begin(cpu, caller));
-                    work()
-                })
-                .await
-        });
-        AbortOnDropHandle::new(task).await.and_then(|done| done).map_err(|_| BrokerError::Internal)
+            let charging = move || {
+                let _charge = charged.map(|(cpu, caller)| Charge::begin(cpu, caller));
+                work();
+            };
+            place.run(Box::new(charging)).await
+        }))
+    }
+}
+
+/// A piece of work. Boxed, because a hundred calls have work of their own, and each would compile the threads' code again.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Makes a job of work, which sends what the work returns.
+fn job<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Job, oneshot::Receiver<T>) {
+    let (sender, done) = oneshot::channel();
+    // A call that was given up has no receiver.
+    (Box::new(move || drop(sender.send(work()))), done)
+}
+
+/// The task that waits for a place, and runs its job there. Its drop ends the task while it waits.
+struct Started(AbortOnDropHandle<Result<(), JoinError>>);
+
+impl Started {
+    fn new(task: JoinHandle<Result<(), JoinError>>) -> Self {
+        Self(AbortOnDropHandle::new(task))
+    }
+
+    /// Waits for the end of the job, and returns what it has sent.
+    async fn ended<T>(self, done: oneshot::Receiver<T>) -> Result<T, BrokerError> {
+        self.0.await.and_then(|ran| ran).map_err(|_| BrokerError::Internal)?;
+        done.await.map_err(|_| BrokerError::Internal)
     }
 }
 
@@ -178,7 +207,7 @@ impl Threads {
         Ok(Self(Some(runtime)))
     }
 
-    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    fn run(&self, work: Job) -> JoinHandle<()> {
         self.0.as_ref().expect("only the drop takes it").spawn_blocking(work)
     }
 }
@@ -252,8 +281,12 @@ impl Places {
         caller: String,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, BrokerError> {
-        let task = tokio::spawn(async move { self.take(&caller).await.run(work).await });
-        AbortOnDropHandle::new(task).await.and_then(|done| done).map_err(|_| BrokerError::Internal)
+        let (work, done) = job(work);
+        self.start(caller, work).ended(done).await
+    }
+
+    fn start(self: Arc<Self>, caller: String, work: Job) -> Started {
+        Started::new(tokio::spawn(async move { self.take(&caller).await.run(work).await }))
     }
 
     /// Waits for a place. The drop of the future leaves the line.
@@ -337,12 +370,12 @@ impl State {
 
 impl Place {
     /// Runs work on a thread that may wait. The thread gives the place back: a call that is given up leaves it working.
-    async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    async fn run(self, work: Job) -> Result<(), JoinError> {
         let places = self.places.clone();
-        let work = move || {
+        let work: Job = Box::new(move || {
             let _place = self;
-            work()
-        };
+            work();
+        });
         match &places.threads {
             Some(threads) => threads.run(work).await,
             None => tokio::task::spawn_blocking(work).await,

@@ -14,7 +14,7 @@ use baton::{
         self,
         blob_service_server::{BlobService, BlobServiceServer},
     },
-    server::{self, development_ca::DevelopmentCa},
+    server::{self, Ready, development_ca::DevelopmentCa},
     time::{Clock as _, SystemClock},
 };
 use baton_client::{Client, Identity, Options, session::Agent};
@@ -80,9 +80,8 @@ impl Side {
             let mut config = Config::development(Development::new(listen, data)).expect("it is valid");
             config.settings.blobs.agent_bytes_max = u64::MAX;
             let (ready, address) = oneshot::channel();
-            tokio::spawn(server::run(config, CancellationToken::new(), Arc::default(), move |state| {
-                assert!(ready.send(state.clone()).is_ok(), "the bench waits");
-            }));
+            let ready = move |state: &Ready| assert!(ready.send(state.clone()).is_ok(), "the bench waits");
+            tokio::spawn(server::run(config, CancellationToken::new(), Arc::default(), Box::new(ready)));
             let state = address.await.expect("the broker starts");
             let client = connect(state.address.to_string(), state.ca.expect("its own CA")).await;
             for name in [ALICE, BOB] {

@@ -111,7 +111,7 @@ fn listed(names: &[String]) -> String {
 
 /// Runs a broker until SIGINT or SIGTERM. SIGHUP reloads its certificates. A second signal ends the process at once,
 /// which loses no acknowledged data.
-pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> Result<(), Failure> {
+pub(super) async fn run_until_signal(config: Config, ready: fn(&Ready)) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), features = version::described(), "starting");
     let stop = stop_on_signal()?;
     let mut hangup = signal(SignalKind::hangup())?;
@@ -122,5 +122,5 @@ pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready))
             reload_on_signal.notify_one();
         }
     });
-    Ok(server::run(config, stop, reload, ready).await?)
+    Ok(server::run(config, stop, reload, Box::new(ready)).await?)
 }

@@ -93,7 +93,7 @@ pub(super) async fn run(
     settings: ClusterSettings,
     stop: CancellationToken,
     reload: Arc<Notify>,
-    ready: impl FnOnce(&Ready),
+    ready: Box<dyn FnOnce(&Ready) + Send>,
 ) -> Result<(), ServerError> {
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     let keys = SharedKeys::read(&settings.keys)?;

@@ -164,7 +164,7 @@ pub async fn run(
     config: Config,
     stop: CancellationToken,
     reload: Arc<Notify>,
-    ready: impl FnOnce(&Ready),
+    ready: Box<dyn FnOnce(&Ready) + Send>,
 ) -> Result<(), ServerError> {
     if let Some(cluster) = config.cluster.clone() {
         return clustered::run(config, cluster, stop, reload, ready).await;

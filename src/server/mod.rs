@@ -69,6 +69,7 @@ use crate::{
         grpc::{self, bounds::BoundsLayer, deadline::DeadlineLayer},
         guarded::Guarded,
         http::{self, HttpBoundsLayer},
+        operations::SERVICES,
         status,
     },
 };
@@ -500,7 +501,7 @@ async fn serve(
     let Port { listener, tls, bounds, relayed, cluster } = port;
     let (mut health, health_service) = tonic_health::server::health_reporter();
     // The empty name, which stands for the whole broker, begins as SERVING.
-    for service in grpc::SERVICES {
+    for service in SERVICES.iter().copied() {
         health.set_service_status(service, ServingStatus::Serving).await;
     }
     let reflection = || {
@@ -531,7 +532,7 @@ async fn serve(
         .layer(HttpBoundsLayer::new(bounds))
         .layer(RequireTlsLayer::new(plaintext_allowed, http::tls_required))
         .service(http::router(
-            grpc::SERVICES.into_iter().chain(grpc::COMMON_SERVICES),
+            SERVICES.iter().copied().chain(grpc::COMMON_SERVICES),
             config.settings.console.then(|| console::router(broker.clone(), cluster)),
             ready.subscribe(),
         ));
@@ -549,7 +550,7 @@ async fn serve(
                 (true, false) => http::Health::NotLeading,
                 (true, true) => http::Health::Ready,
             });
-            for service in grpc::SERVICES.into_iter().chain([""]) {
+            for service in SERVICES.iter().copied().chain([""]) {
                 health.set_service_status(service, status).await;
             }
         }
@@ -583,13 +584,13 @@ async fn serve(
     supervisor::stopping();
     // First health, so that load balancers send no new clients; then the sessions; then the socket.
     ready.send_replace(http::Health::Stopping);
-    for service in grpc::SERVICES.into_iter().chain([""]) {
+    for service in SERVICES.iter().copied().chain([""]) {
         health.set_service_status(service, ServingStatus::NotServing).await;
     }
     broker.drain().await;
     closing.cancel();
     // Watchers of health have the new status. Ending their streams keeps them from delaying the stop.
-    for service in grpc::SERVICES.into_iter().chain([""]) {
+    for service in SERVICES.iter().copied().chain([""]) {
         health.clear_service_status(service).await;
     }
     let abort = serving.abort_handle();

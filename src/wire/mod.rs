@@ -8,6 +8,7 @@ pub mod edge;
 pub mod grpc;
 pub mod guarded;
 pub mod http;
+pub mod operations;
 pub mod quota;
 pub mod stream_slots;
 mod to_proto;

@@ -152,6 +152,8 @@ async fn an_agent_proves_who_it_is_by_its_certificate() {
     assert_eq!(conflict.reason(), Some("SENDER_MISMATCH"), "{conflict}");
     let stranger = fixture.client(agent_params("unknown")).await.unwrap();
     assert_eq!(ask(&stranger).await.unwrap_err().reason(), Some("AGENT_UNKNOWN"));
+    let upload = stranger.blobs().get_blob_write(v1::GetBlobWriteRequest::default()).await;
+    assert_eq!(stranger.answer(upload).unwrap_err().reason(), Some("AGENT_UNKNOWN"));
     let nameless = fixture.client(CertificateParams::default()).await.unwrap();
     assert_eq!(ask(&nameless).await.unwrap_err().reason(), Some("IDENTITY_MISSING"));
 }

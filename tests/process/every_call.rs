@@ -1,10 +1,12 @@
-//! Every call of the schema: without an identity, and by an agent that has no part in the object of the call.
+//! Every call of the broker's services: without an identity, by an agent that has no part in the object of the call, and by
+//! an operator with and without the right.
 
 use std::collections::{BTreeMap, HashMap};
 
 use baton::{
     broker::access::LOCAL_OPERATOR,
-    proto::{self, v1},
+    proto::v1,
+    wire::operations::{OPERATIONS, Right},
 };
 use baton_client::{About, Client};
 use bytes::{Buf as _, BufMut as _, Bytes};
@@ -15,7 +17,7 @@ use tonic::{
 };
 use tonic_types::StatusExt as _;
 
-use crate::broker::{Broker, a_request, card, composer, identity, new_task};
+use crate::broker::{Broker, a_request, card, composer, eventually, identity, new_task, write};
 
 /// What a call requires of its caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -410,17 +412,6 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
     ]
 }
 
-/// The paths of all calls in the schema.
-fn calls() -> Vec<String> {
-    let files = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).unwrap();
-    let of_us = files.file.iter().filter(|file| file.package() == "baton.v1");
-    let services = of_us.flat_map(|file| &file.service);
-    let path = |service: &prost_types::ServiceDescriptorProto, method: &prost_types::MethodDescriptorProto| {
-        format!("/baton.v1.{}/{}", service.name(), method.name())
-    };
-    services.flat_map(|service| service.method.iter().map(|method| path(service, method))).collect()
-}
-
 /// A codec that passes messages as bytes, so that one test can make every call.
 #[derive(Default)]
 struct Raw;
@@ -463,6 +454,11 @@ impl Decoder for Raw {
 type Answer = Result<Vec<Bytes>, (Code, String, String, BTreeMap<String, String>, String)>;
 
 async fn call(broker: &Broker, token: Option<&str>, path: &str, request: Bytes) -> Answer {
+    call_for(broker, token, path, request, usize::MAX).await
+}
+
+/// The same, which ends after this many messages.
+async fn call_for(broker: &Broker, token: Option<&str>, path: &str, request: Bytes, most: usize) -> Answer {
     let mut grpc = tonic::client::Grpc::new(broker.channel().await);
     grpc.ready().await.unwrap();
     let mut request = Request::new(request);
@@ -475,6 +471,9 @@ async fn call(broker: &Broker, token: Option<&str>, path: &str, request: Bytes) 
         let mut all = Vec::new();
         while let Some(answer) = answers.message().await? {
             all.push(answer);
+            if all.len() >= most {
+                break;
+            }
         }
         Ok(all)
     };
@@ -510,7 +509,10 @@ fn in_place(answer: Answer, of: &Ids, by: &Ids) -> Answer {
 /// A broker with agents "agent-a" and "agent-b" and a task, a handoff and a dead letter between them, and the token of
 /// agent "c", which has no part in these.
 async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
-    let broker = Broker::serve("", "");
+    with_a_stranger(Broker::serve("", "")).await
+}
+
+async fn with_a_stranger(broker: Broker) -> (Broker, Ids, String) {
     let operator = broker.operator().await;
     for name in ["agent-a", "agent-b", "c"] {
         let card = Some(card(name, ""));
@@ -581,14 +583,17 @@ async fn every_call_asks_who_calls_before_it_tells_what_there_is() {
     let (broker, known, token) = a_broker_with_a_stranger().await;
     let unknown = nothing();
     let mut rows: HashMap<&str, Row> = rows(&known, &unknown).into_iter().map(|row| (row.0, row)).collect();
-    for path in calls() {
-        let Row(_, asks, of_known, of_unknown) = rows.remove(path.as_str()).unwrap_or_else(|| {
+    for operation in OPERATIONS {
+        let path = operation.path;
+        let Row(_, asks, of_known, of_unknown) = rows.remove(path).unwrap_or_else(|| {
             panic!("{path} has no row here: say what it asks of its caller, and show that it tells strangers nothing")
         });
+        let is_without_identity = matches!(operation.right, Right::Unproven | Right::Sender);
+        assert_eq!(asks == Asks::Nothing, is_without_identity, "{path}");
         if asks != Asks::Nothing {
             for request in [&of_known, &of_unknown, &Bytes::new()] {
-                let answer = call(&broker, None, &path, request.clone()).await;
-                let (code, _, reason, metadata, _) = answer.expect_err(&path);
+                let answer = call(&broker, None, path, request.clone()).await;
+                let (code, _, reason, metadata, _) = answer.expect_err(path);
                 assert_eq!((code, reason.as_str()), (Code::Unauthenticated, "IDENTITY_MISSING"), "{path}");
                 assert_eq!(metadata, BTreeMap::new(), "{path}");
             }
@@ -599,12 +604,52 @@ async fn every_call_asks_who_calls_before_it_tells_what_there_is() {
             Asks::Permission => &[Some(&token)],
         };
         for caller in callers {
-            let answer = call(&broker, *caller, &path, of_known.clone()).await;
-            let other = call(&broker, *caller, &path, of_unknown.clone()).await;
+            let answer = call(&broker, *caller, path, of_known.clone()).await;
+            let other = call(&broker, *caller, path, of_unknown.clone()).await;
             assert_eq!(answer, in_place(other, &unknown, &known), "{path}");
         }
     }
     assert!(rows.is_empty(), "rows of calls that are not in the schema");
+}
+
+#[tokio::test]
+async fn an_operator_makes_every_call_with_the_right_and_learns_nothing_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.cedar");
+    write(&policy, baton::policy::DEFAULT);
+    let broker = Broker::serve("", &format!("[policy]\npath = {policy:?}\n"));
+    let (broker, known, _) = with_a_stranger(broker).await;
+    let (operator, unknown) = (broker.operator_token(), nothing());
+    let rows: HashMap<&str, Row> = rows(&known, &unknown).into_iter().map(|row| (row.0, row)).collect();
+
+    let forbidden = "@id(\"none\") forbid(principal is Operator, action, resource);";
+    write(&policy, &format!("{}\n{forbidden}", baton::policy::DEFAULT));
+    broker.hang_up();
+    let directory = "/baton.v1.AgentService/ListAgents";
+    let is_forbidden = async || call(&broker, Some(&operator), directory, Bytes::new()).await.is_err();
+    eventually("the rule counts", is_forbidden).await;
+    for operation in OPERATIONS {
+        let Row(path, asks, of_known, of_unknown) = &rows[operation.path];
+        if *asks == Asks::Permission {
+            let answer = call(&broker, Some(&operator), path, of_known.clone()).await;
+            let other = call(&broker, Some(&operator), path, of_unknown.clone()).await;
+            assert_eq!(answer, in_place(other, &unknown, &known), "{path}");
+        }
+    }
+
+    write(&policy, baton::policy::DEFAULT);
+    broker.hang_up();
+    eventually("the rule is gone", async || !is_forbidden().await).await;
+    for operation in OPERATIONS {
+        let Row(path, _, of_known, _) = &rows[operation.path];
+        let answer = call_for(&broker, Some(&operator), path, of_known.clone(), 1).await;
+        let reason = answer.err().map(|(_, _, reason, ..)| reason);
+        let denials = ["IDENTITY_MISSING", "PERMISSION_DENIED", "SENDER_MISMATCH"];
+        let is_denied = reason.as_deref().is_some_and(|reason| denials.contains(&reason));
+        // An operator has neither mail nor an envelope to sign.
+        let is_for_agents = matches!(operation.right, Right::Agent | Right::Sender);
+        assert_eq!(is_denied, is_for_agents, "{path}: {reason:?}");
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use baton::{
     proto::v1::{self, MessageType},
     time::{Clock as _, SystemClock},
+    wire::operations::SERVICES,
 };
 use baton_client::{About, ClientError, context_of};
 use tokio_stream::StreamExt as _;
@@ -258,12 +259,12 @@ async fn reflection_and_health_answer_in_every_version() {
         }};
     }
     for services in [services!(v1), services!(v1alpha)] {
-        for service in baton::wire::grpc::SERVICES {
+        for service in SERVICES {
             assert!(services.iter().any(|name| name == service), "{services:?} lacks {service}");
         }
     }
     let mut health = HealthClient::new(channel);
-    for service in baton::wire::grpc::SERVICES.into_iter().chain([""]) {
+    for service in SERVICES.iter().copied().chain([""]) {
         let answer = health.check(HealthCheckRequest { service: service.to_owned() }).await.unwrap().into_inner();
         assert_eq!(answer.status(), tonic_health::pb::health_check_response::ServingStatus::Serving, "{service}");
     }

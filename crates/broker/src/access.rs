@@ -170,6 +170,11 @@ impl Purpose {
         }
     }
 
+    /// The name of its action in policies.
+    pub fn action_name(self) -> &'static str {
+        self.action().name()
+    }
+
     fn action(self) -> Action<'static> {
         match self {
             Self::ReadTasks => Action::ReadTask,

@@ -3,16 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use prost::Message as _;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::{
-    agents_watch, auth, checked, checked_with, page_size, parsed_id, read_small, refuse, refuse_shared,
-    responses::Responses, run_large,
+    agents_watch, call::Call, checked, checked_with, page_size, parsed_id, refuse, refuse_shared, responses::Responses,
 };
 use crate::{
     broker::{
         Broker, BrokerError,
-        access::{Caller, Purpose},
+        access::Caller,
         directory::{Entry, Filter, KEYS_MAX, check_key, check_voucher},
         engine::{CardField, CardUpdate, Command, KeyChange},
         identity::{Proof, random_bytes},
@@ -24,7 +23,7 @@ use crate::{
     },
     envelope::Checks,
     ids::{AgentId, AgentType, KeyId, check_name},
-    proto::v1::{self, agent_service_server::AgentService},
+    proto::v1,
     records::{AgentRecord, InvitationRecord},
     store::format_name,
     wire::to_proto,
@@ -54,307 +53,242 @@ fn status(broker: &Broker, caller: &Caller, view: &View<'_>) -> v1::BrokerStatus
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-pub(super) struct Agents {
-    broker: Broker,
+/// The agent as the directory has it now.
+fn registered(call: &Call, id: &AgentId) -> Result<v1::Agent, Status> {
+    let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
+    call.broker.directory().get(id).map(|entry| shown(&call.broker, &entry)).ok_or_else(unknown)
 }
 
-impl Agents {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
-
-    /// The agent as the directory has it now.
-    fn agent(&self, id: &AgentId) -> Result<v1::Agent, Status> {
-        let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
-        self.broker.directory().get(id).map(|entry| shown(&self.broker, &entry)).ok_or_else(unknown)
-    }
-
-    async fn change_keys(&self, agent: &str, change: KeyChange, caller: Caller) -> Result<v1::Agent, Status> {
-        self.broker.count_card_change(&caller).map_err(refuse)?;
-        let agent = parsed_id("agent_id", agent, AgentId::parse)?;
-        let id = agent.clone();
-        let command = |reply| Command::ChangeKeys { agent, change, caller, reply };
-        self.broker.ask(command).await.map_err(refuse_shared)?;
-        self.agent(&id)
-    }
+/// Changes the keys of an agent. Also counts as a change of its card, once the fields of the request are checked.
+async fn change_keys(call: &Call, agent: &str, change: KeyChange) -> Result<v1::Agent, Status> {
+    call.broker.count_card_change(&call.caller).map_err(refuse)?;
+    let agent = parsed_id("agent_id", agent, AgentId::parse)?;
+    let id = agent.clone();
+    call.ask(|caller, reply| Command::ChangeKeys { agent, change, caller, reply }).await?;
+    registered(call, &id)
 }
 
-#[tonic::async_trait]
-impl AgentService for Agents {
-    async fn register_agent(
-        &self,
-        request: Request<v1::RegisterAgentRequest>,
-    ) -> Result<Response<v1::RegisterAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.count_card_change(&caller).map_err(refuse)?;
-        let v1::RegisterAgentRequest { card, invitation } = request.into_inner();
-        let permitted = self.broker.access().reach(&caller, Purpose::Enroll);
-        if invitation.is_empty() {
-            permitted.map_err(refuse)?;
-        // The engine decides: it uses the invitation up in the commit of the registration. An unknown one takes none of its
-        // time, because a stranger may try any number of them.
-        } else if permitted.is_err() {
-            let key = InvitationRecord::key(&invitation);
-            let known = move |view: View<'_>| view.store.get(&key)?.map(drop).ok_or(BrokerError::InvitationInvalid);
-            read_small(&self.broker, &caller, known).await.map_err(refuse)?;
-        }
-        let mut card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
-        // An agent may omit its keys to keep them. The reply reveals the kept keys, so the caller must be the agent or
-        // may see the directory.
-        let may_know = matches!(&caller, Caller::Agent(own) if own.as_str() == card.agent_id)
-            || self.broker.access().may_see_directory(&caller).is_ok();
-        if card.keys.is_empty()
-            && may_know
-            && let Some(known) = AgentId::parse(&card.agent_id).ok().and_then(|id| self.broker.directory().get(&id))
-        {
-            card.keys.clone_from(&known.record.card.keys);
-        }
-        let now = self.broker.now();
-        let entry = Entry::parse(AgentRecord::new(card, now)).map_err(refuse)?;
-        let id = entry.id();
-        let entry = Box::new(entry);
-        let command = |reply| Command::Register { entry, caller, invitation, reply };
-        self.broker.ask(command).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::RegisterAgentResponse { agent: Some(self.agent(&id)?) }))
+pub(super) async fn register_agent(
+    call: Call,
+    request: v1::RegisterAgentRequest,
+) -> Result<v1::RegisterAgentResponse, Status> {
+    let v1::RegisterAgentRequest { card, invitation } = request;
+    let permitted = call.may_enroll();
+    if invitation.is_empty() {
+        permitted?;
+    // The engine decides: it uses the invitation up in the commit of the registration. An unknown one takes none of its
+    // time, because a stranger may try any number of them.
+    } else if permitted.is_err() {
+        let key = InvitationRecord::key(&invitation);
+        let known = move |view: View<'_>| view.store.get(&key)?.map(drop).ok_or(BrokerError::InvitationInvalid);
+        call.read_small(known).await?;
     }
-
-    async fn add_agent_key(
-        &self,
-        request: Request<v1::AddAgentKeyRequest>,
-    ) -> Result<Response<v1::AddAgentKeyResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ManageKeys)?;
-        let request = request.into_inner();
-        let key = request.key.ok_or_else(|| refuse(super::field("key", "must be set")))?;
-        let mut checks = Checks::default();
-        check_key(&key, "key", &mut checks).map_err(refuse)?;
-        let replaced = checks.ids("replaced_key_ids", &request.replaced_key_ids, KEYS_MAX, KeyId::parse);
-        let grace = lifetime(&mut checks, "grace", request.grace.as_ref());
-        checked(checks)?;
-        let change = KeyChange::Add { key: Box::new(key), replaced, grace };
-        let agent = self.change_keys(&request.agent_id, change, caller).await?;
-        Ok(Response::new(v1::AddAgentKeyResponse { agent: Some(agent) }))
+    let mut card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
+    // An agent may omit its keys to keep them. The reply reveals the kept keys, so the caller must be the agent or
+    // may see the directory.
+    let may_know = matches!(&call.caller, Caller::Agent(own) if own.as_str() == card.agent_id)
+        || call.broker.access().may_see_directory(&call.caller).is_ok();
+    if card.keys.is_empty()
+        && may_know
+        && let Some(known) = AgentId::parse(&card.agent_id).ok().and_then(|id| call.broker.directory().get(&id))
+    {
+        card.keys.clone_from(&known.record.card.keys);
     }
+    let now = call.broker.now();
+    let entry = Entry::parse(AgentRecord::new(card, now)).map_err(refuse)?;
+    let id = entry.id();
+    let entry = Box::new(entry);
+    call.ask(|caller, reply| Command::Register { entry, caller, invitation, reply }).await?;
+    Ok(v1::RegisterAgentResponse { agent: Some(registered(&call, &id)?) })
+}
 
-    async fn revoke_agent_key(
-        &self,
-        request: Request<v1::RevokeAgentKeyRequest>,
-    ) -> Result<Response<v1::RevokeAgentKeyResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ManageKeys)?;
-        let request = request.into_inner();
-        let mut checks = Checks::default();
-        let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
-        checks.text("reason_text", &request.reason_text, 1024);
-        let key_id = checked_with(checks, key_id)?;
-        let change = KeyChange::Revoke { key_id, reason_text: request.reason_text };
-        let agent = self.change_keys(&request.agent_id, change, caller).await?;
-        Ok(Response::new(v1::RevokeAgentKeyResponse { agent: Some(agent) }))
+pub(super) async fn add_agent_key(
+    call: Call,
+    request: v1::AddAgentKeyRequest,
+) -> Result<v1::AddAgentKeyResponse, Status> {
+    let key = request.key.ok_or_else(|| refuse(super::field("key", "must be set")))?;
+    let mut checks = Checks::default();
+    check_key(&key, "key", &mut checks).map_err(refuse)?;
+    let replaced = checks.ids("replaced_key_ids", &request.replaced_key_ids, KEYS_MAX, KeyId::parse);
+    let grace = lifetime(&mut checks, "grace", request.grace.as_ref());
+    checked(checks)?;
+    let change = KeyChange::Add { key: Box::new(key), replaced, grace };
+    let agent = change_keys(&call, &request.agent_id, change).await?;
+    Ok(v1::AddAgentKeyResponse { agent: Some(agent) })
+}
+
+pub(super) async fn revoke_agent_key(
+    call: Call,
+    request: v1::RevokeAgentKeyRequest,
+) -> Result<v1::RevokeAgentKeyResponse, Status> {
+    let mut checks = Checks::default();
+    let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
+    checks.text("reason_text", &request.reason_text, 1024);
+    let key_id = checked_with(checks, key_id)?;
+    let change = KeyChange::Revoke { key_id, reason_text: request.reason_text };
+    let agent = change_keys(&call, &request.agent_id, change).await?;
+    Ok(v1::RevokeAgentKeyResponse { agent: Some(agent) })
+}
+
+pub(super) async fn vouch_for_agent_key(
+    call: Call,
+    request: v1::VouchForAgentKeyRequest,
+) -> Result<v1::VouchForAgentKeyResponse, Status> {
+    let voucher = request.voucher.ok_or_else(|| refuse(super::field("voucher", "must be set")))?;
+    let mut checks = Checks::default();
+    let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
+    check_voucher(&voucher, "voucher", &mut checks);
+    let key_id = checked_with(checks, key_id)?;
+    let change = KeyChange::Vouch { key_id, voucher };
+    let agent = change_keys(&call, &request.agent_id, change).await?;
+    Ok(v1::VouchForAgentKeyResponse { agent: Some(agent) })
+}
+
+pub(super) async fn create_invitation(
+    call: Call,
+    request: v1::CreateInvitationRequest,
+) -> Result<v1::CreateInvitationResponse, Status> {
+    let mut checks = Checks::default();
+    let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
+    let types = checks.ids("agent_types", &request.agent_types, 16, AgentType::parse);
+    let lifetime = lifetime(&mut checks, "lifetime", request.lifetime.as_ref());
+    checked(checks)?;
+    let invitation = format!("invitation-{}", hex::encode(random_bytes(call.broker.ids())));
+    let expires_at = call.broker.now().plus(lifetime);
+    let record = InvitationRecord { agent, types, expires_at, used_by: None };
+    call.ask(|caller, reply| Command::Invite { invitation: invitation.clone(), record, caller, reply }).await?;
+    let expire_time = Some(expires_at.into());
+    Ok(v1::CreateInvitationResponse { invitation, expire_time })
+}
+
+pub(super) async fn get_agent(call: Call, request: v1::GetAgentRequest) -> Result<v1::GetAgentResponse, Status> {
+    let id = &request.agent_id;
+    // Any caller may read the broker's own key, also without a token, because receipts are verified with it.
+    if *id != AgentId::broker().as_str() {
+        call.broker.access().may_see_directory(&call.caller).map_err(refuse)?;
     }
+    let id = parsed_id("agent_id", id, AgentId::parse)?;
+    let mut agents = vec![registered(&call, &id)?];
+    let (broker, by) = (call.broker.clone(), call.caller.clone());
+    let read = move |view: View<'_>| {
+        add_mailboxes(&broker, &mut agents)?;
+        let status = (id == AgentId::broker()).then(|| status(&broker, &by, &view));
+        Ok(v1::GetAgentResponse { agent: agents.pop(), broker: status })
+    };
+    call.read_small(read).await
+}
 
-    async fn vouch_for_agent_key(
-        &self,
-        request: Request<v1::VouchForAgentKeyRequest>,
-    ) -> Result<Response<v1::VouchForAgentKeyResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ManageKeys)?;
-        let request = request.into_inner();
-        let voucher = request.voucher.ok_or_else(|| refuse(super::field("voucher", "must be set")))?;
-        let mut checks = Checks::default();
-        let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
-        check_voucher(&voucher, "voucher", &mut checks);
-        let key_id = checked_with(checks, key_id)?;
-        let change = KeyChange::Vouch { key_id, voucher };
-        let agent = self.change_keys(&request.agent_id, change, caller).await?;
-        Ok(Response::new(v1::VouchForAgentKeyResponse { agent: Some(agent) }))
+pub(super) async fn list_processes(
+    call: Call,
+    request: v1::ListProcessesRequest,
+) -> Result<v1::ListProcessesResponse, Status> {
+    let agent = parsed_id("agent_id", &request.agent_id, AgentId::parse)?;
+    registered(&call, &agent)?;
+    // A question, which changes nothing.
+    let running = call.broker.ask(|reply| Command::Processes { agent, reply }).await.map_err(refuse_shared)?;
+    let processes = call.run_large(move |broker, caller| {
+        let view = broker.view(caller);
+        Ok(running.iter().map(|process| to_proto::process(view, process)).collect())
+    });
+    Ok(v1::ListProcessesResponse { processes: processes.await? })
+}
+
+pub(super) async fn list_agents(call: Call, request: v1::ListAgentsRequest) -> Result<v1::ListAgentsResponse, Status> {
+    let size = page_size(request.page_size);
+    call.run_large(move |broker, _| list(broker, &request, size)).await
+}
+
+pub(super) async fn update_agent(
+    call: Call,
+    request: v1::UpdateAgentRequest,
+) -> Result<v1::UpdateAgentResponse, Status> {
+    let v1::UpdateAgentRequest { card, update_mask, etag } = request;
+    let card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
+    let mut checks = Checks::default();
+    let agent = checks.id("card.agent_id", &card.agent_id, AgentId::parse);
+    let fields = card_fields(update_mask, &mut checks);
+    checks.text("etag", &etag, 64);
+    let agent = checked_with(checks, agent)?;
+    let update = Box::new(CardUpdate { agent: agent.clone(), card, fields, etag });
+    call.ask(|caller, reply| Command::Update { update, caller, reply }).await?;
+    Ok(v1::UpdateAgentResponse { agent: Some(registered(&call, &agent)?) })
+}
+
+pub(super) async fn deregister_agent(
+    call: Call,
+    request: v1::DeregisterAgentRequest,
+) -> Result<v1::DeregisterAgentResponse, Status> {
+    let v1::DeregisterAgentRequest { agent_id, force, reason_text } = request;
+    let mut checks = Checks::default();
+    let agent = checks.id("agent_id", &agent_id, AgentId::parse);
+    checks.text("reason_text", &reason_text, 1024);
+    if agent.as_ref().is_some_and(|agent| agent.is_reserved() || *agent == AgentId::broker()) {
+        checks.wrong("agent_id", "is the broker's own, which cannot be deregistered");
     }
+    let agent = checked_with(checks, agent)?;
+    let id = agent.clone();
+    call.ask(|caller, reply| Command::Deregister { agent, force, reason_text, caller, reply }).await?;
+    Ok(v1::DeregisterAgentResponse { agent: Some(registered(&call, &id)?) })
+}
 
-    async fn create_invitation(
-        &self,
-        request: Request<v1::CreateInvitationRequest>,
-    ) -> Result<Response<v1::CreateInvitationResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::Invite)?;
-        let request = request.get_ref();
-        let mut checks = Checks::default();
-        let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
-        let types = checks.ids("agent_types", &request.agent_types, 16, AgentType::parse);
-        let lifetime = lifetime(&mut checks, "lifetime", request.lifetime.as_ref());
-        checked(checks)?;
-        let invitation = format!("invitation-{}", hex::encode(random_bytes(self.broker.ids())));
-        let expires_at = self.broker.now().plus(lifetime);
-        let record = InvitationRecord { agent, types, expires_at, used_by: None };
-        let command = |reply| Command::Invite { invitation: invitation.clone(), record, caller, reply };
-        self.broker.ask(command).await.map_err(refuse_shared)?;
-        let expire_time = Some(expires_at.into());
-        Ok(Response::new(v1::CreateInvitationResponse { invitation, expire_time }))
+pub(super) async fn find_agents(call: Call, request: v1::FindAgentsRequest) -> Result<v1::FindAgentsResponse, Status> {
+    let size = page_size(request.page_size);
+    // Ranking many agents takes a while, and the threads of the runtime serve other calls.
+    call.run_large(move |broker, caller| find(broker, caller, &request, size)).await
+}
+
+pub(super) async fn watch_agents(
+    call: Call,
+    request: v1::WatchAgentsRequest,
+) -> Result<Responses<v1::WatchAgentsResponse>, Status> {
+    let mut checks = Checks::default();
+    checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
+    checks.optional_id("skill", &request.skill, check_name);
+    checked(checks)?;
+    Ok(agents_watch::stream(call, request))
+}
+
+pub(super) async fn create_challenge(
+    call: Call,
+    request: v1::CreateChallengeRequest,
+) -> Result<v1::CreateChallengeResponse, Status> {
+    // Not authenticated: this is the first step of a proof. An id without an agent gets a challenge too, so the
+    // answer does not reveal which agents exist.
+    let id = parsed_id("agent_id", &request.agent_id, AgentId::parse)?;
+    let broker = &call.broker;
+    let (challenge, expires_at) = broker.identities().challenge(&id, broker.ids(), broker.now());
+    Ok(v1::CreateChallengeResponse { challenge: challenge.to_vec().into(), expire_time: Some(expires_at.into()) })
+}
+
+pub(super) async fn create_token(
+    call: Call,
+    request: v1::CreateTokenRequest,
+) -> Result<v1::CreateTokenResponse, Status> {
+    let mut checks = Checks::default();
+    let agent = checks.id("agent_id", &request.agent_id, AgentId::parse);
+    let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
+    let (agent, key_id) = checked_with(checks, (agent, key_id))?;
+    let proof = Proof { agent: &agent, key_id: &key_id, challenge: &request.challenge, signature: &request.signature };
+    let broker = &call.broker;
+    let issued = broker.identities().token(&proof, broker.directory(), broker.ids(), broker.now());
+    let (token, expires_at) = issued.map_err(refuse)?;
+    let expire_time = Some(expires_at.into());
+    Ok(v1::CreateTokenResponse { token, expire_time })
+}
+
+pub(super) async fn create_login_code(
+    call: Call,
+    _request: v1::CreateLoginCodeRequest,
+) -> Result<v1::CreateLoginCodeResponse, Status> {
+    let Call { broker, caller, credential, .. } = call;
+    let credential = credential.ok_or_else(|| refuse(BrokerError::IdentityMissing))?;
+    if !broker.settings().console {
+        return Err(refuse(BrokerError::NotSupported {
+            what: "the web console, which [console] of the configuration enables",
+        }));
     }
-
-    async fn get_agent(&self, request: Request<v1::GetAgentRequest>) -> Result<Response<v1::GetAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.count_call(&caller).map_err(refuse)?;
-        let id = &request.get_ref().agent_id;
-        // Any caller may read the broker's own key, also without a token, because receipts are verified with it.
-        if *id != AgentId::broker().as_str() {
-            self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        }
-        let id = parsed_id("agent_id", id, AgentId::parse)?;
-        let mut agents = vec![self.agent(&id)?];
-        let (broker, by) = (self.broker.clone(), caller.clone());
-        let read = move |view: View<'_>| {
-            add_mailboxes(&broker, &mut agents)?;
-            let status = (id == AgentId::broker()).then(|| status(&broker, &by, &view));
-            Ok(v1::GetAgentResponse { agent: agents.pop(), broker: status })
-        };
-        read_small(&self.broker, &caller, read).await.map(Response::new).map_err(refuse)
-    }
-
-    async fn list_processes(
-        &self,
-        request: Request<v1::ListProcessesRequest>,
-    ) -> Result<Response<v1::ListProcessesResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        self.broker.count_call(&caller).map_err(refuse)?;
-        let agent = parsed_id("agent_id", &request.get_ref().agent_id, AgentId::parse)?;
-        self.agent(&agent)?;
-        let command = |reply| Command::Processes { agent, reply };
-        let running = self.broker.ask(command).await.map_err(refuse_shared)?;
-        let processes = run_large(&self.broker, &caller, move |broker, caller| {
-            let view = broker.view(caller);
-            Ok(running.iter().map(|process| to_proto::process(view, process)).collect())
-        });
-        Ok(Response::new(v1::ListProcessesResponse { processes: processes.await? }))
-    }
-
-    async fn list_agents(
-        &self,
-        request: Request<v1::ListAgentsRequest>,
-    ) -> Result<Response<v1::ListAgentsResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        let size = page_size(request.get_ref().page_size);
-        self.broker.count_call(&caller).map_err(refuse)?;
-        run_large(&self.broker, &caller, move |broker, _| list(broker, request.get_ref(), size))
-            .await
-            .map(Response::new)
-    }
-
-    async fn update_agent(
-        &self,
-        request: Request<v1::UpdateAgentRequest>,
-    ) -> Result<Response<v1::UpdateAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().reach(&caller, Purpose::ChangeCards).map_err(refuse)?;
-        self.broker.count_card_change(&caller).map_err(refuse)?;
-        let v1::UpdateAgentRequest { card, update_mask, etag } = request.into_inner();
-        let card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
-        let mut checks = Checks::default();
-        let agent = checks.id("card.agent_id", &card.agent_id, AgentId::parse);
-        let fields = card_fields(update_mask, &mut checks);
-        checks.text("etag", &etag, 64);
-        let agent = checked_with(checks, agent)?;
-        let update = Box::new(CardUpdate { agent: agent.clone(), card, fields, etag });
-        self.broker.ask(|reply| Command::Update { update, caller, reply }).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::UpdateAgentResponse { agent: Some(self.agent(&agent)?) }))
-    }
-
-    async fn deregister_agent(
-        &self,
-        request: Request<v1::DeregisterAgentRequest>,
-    ) -> Result<Response<v1::DeregisterAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().reach(&caller, Purpose::Deregister).map_err(refuse)?;
-        self.broker.count_card_change(&caller).map_err(refuse)?;
-        let v1::DeregisterAgentRequest { agent_id, force, reason_text } = request.into_inner();
-        let mut checks = Checks::default();
-        let agent = checks.id("agent_id", &agent_id, AgentId::parse);
-        checks.text("reason_text", &reason_text, 1024);
-        if agent.as_ref().is_some_and(|agent| agent.is_reserved() || *agent == AgentId::broker()) {
-            checks.wrong("agent_id", "is the broker's own, which cannot be deregistered");
-        }
-        let agent = checked_with(checks, agent)?;
-        let id = agent.clone();
-        let command = |reply| Command::Deregister { agent, force, reason_text, caller, reply };
-        self.broker.ask(command).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::DeregisterAgentResponse { agent: Some(self.agent(&id)?) }))
-    }
-
-    async fn find_agents(
-        &self,
-        request: Request<v1::FindAgentsRequest>,
-    ) -> Result<Response<v1::FindAgentsResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        let size = page_size(request.get_ref().page_size);
-        self.broker.count_call(&caller).map_err(refuse)?;
-        // Ranking many agents takes a while, and the threads of the runtime serve other calls.
-        run_large(&self.broker, &caller, move |broker, caller| find(broker, caller, request.get_ref(), size))
-            .await
-            .map(Response::new)
-    }
-
-    type WatchAgentsStream = Responses<v1::WatchAgentsResponse>;
-
-    async fn watch_agents(
-        &self,
-        request: Request<v1::WatchAgentsRequest>,
-    ) -> Result<Response<Self::WatchAgentsStream>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        self.broker.count_call(&caller).map_err(refuse)?;
-        let request = request.into_inner();
-        let mut checks = Checks::default();
-        checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
-        checks.optional_id("skill", &request.skill, check_name);
-        checked(checks)?;
-        Ok(Response::new(agents_watch::stream(self.broker.clone(), caller, request)))
-    }
-
-    async fn create_challenge(
-        &self,
-        request: Request<v1::CreateChallengeRequest>,
-    ) -> Result<Response<v1::CreateChallengeResponse>, Status> {
-        // Not authenticated: this is the first step of a proof. An id without an agent gets a challenge too, so the
-        // answer does not reveal which agents exist.
-        let id = parsed_id("agent_id", &request.get_ref().agent_id, AgentId::parse)?;
-        let broker = &self.broker;
-        let (challenge, expires_at) = broker.identities().challenge(&id, broker.ids(), broker.now());
-        Ok(Response::new(v1::CreateChallengeResponse {
-            challenge: challenge.to_vec().into(),
-            expire_time: Some(expires_at.into()),
-        }))
-    }
-
-    async fn create_token(
-        &self,
-        request: Request<v1::CreateTokenRequest>,
-    ) -> Result<Response<v1::CreateTokenResponse>, Status> {
-        let request = request.get_ref();
-        let mut checks = Checks::default();
-        let agent = checks.id("agent_id", &request.agent_id, AgentId::parse);
-        let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
-        let (agent, key_id) = checked_with(checks, (agent, key_id))?;
-        let proof =
-            Proof { agent: &agent, key_id: &key_id, challenge: &request.challenge, signature: &request.signature };
-        let broker = &self.broker;
-        let issued = broker.identities().token(&proof, broker.directory(), broker.ids(), broker.now());
-        let (token, expires_at) = issued.map_err(refuse)?;
-        let expire_time = Some(expires_at.into());
-        Ok(Response::new(v1::CreateTokenResponse { token, expire_time }))
-    }
-
-    async fn create_login_code(
-        &self,
-        request: Request<v1::CreateLoginCodeRequest>,
-    ) -> Result<Response<v1::CreateLoginCodeResponse>, Status> {
-        let broker = &self.broker;
-        let (caller, credential) = auth::proven(broker, &request)?;
-        broker.count_call(&caller).map_err(refuse)?;
-        if !broker.settings().console {
-            return Err(refuse(BrokerError::NotSupported {
-                what: "the web console, which [console] of the configuration enables",
-            }));
-        }
-        let (code, expires_at) = broker.identities().login_code(caller, credential, broker.ids(), broker.now());
-        Ok(Response::new(v1::CreateLoginCodeResponse { code, expire_time: Some(expires_at.into()) }))
-    }
+    let (code, expires_at) = broker.identities().login_code(caller, credential, broker.ids(), broker.now());
+    Ok(v1::CreateLoginCodeResponse { code, expire_time: Some(expires_at.into()) })
 }
 
 /// The agent as the directory has it.

@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use tonic::Status;
 
 use super::{
+    call::Call,
     refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
     broker::{
-        Broker, BrokerError,
-        access::Caller,
+        BrokerError,
         directory::{Busy, Filter},
         refused,
     },
@@ -28,16 +28,11 @@ use crate::{
 const AGENTS_AT_ONCE: usize = 256;
 
 /// Starts a watch.
-pub(super) fn stream(
-    broker: Broker,
-    caller: Caller,
-    request: v1::WatchAgentsRequest,
-) -> Responses<v1::WatchAgentsResponse> {
+pub(super) fn stream(call: Call, request: v1::WatchAgentsRequest) -> Responses<v1::WatchAgentsResponse> {
     let skills = if request.skill.is_empty() { Vec::new() } else { vec![request.skill] };
     responses::stream(async move |taker| {
         let mut watcher = Watcher {
-            broker,
-            caller,
+            call,
             agent_type: request.agent_type,
             skills,
             with_activity: !request.cards_only,
@@ -52,8 +47,7 @@ pub(super) fn stream(
 }
 
 struct Watcher {
-    broker: Broker,
-    caller: Caller,
+    call: Call,
     agent_type: String,
     skills: Vec<String>,
     with_activity: bool,
@@ -71,7 +65,7 @@ struct Watcher {
 
 impl Watcher {
     async fn follow(&mut self) -> Result<(), Status> {
-        let mut changes = self.broker.directory().changes();
+        let mut changes = self.call.broker.directory().changes();
         let there = *changes.borrow_and_update();
         if self.is_resumed {
             self.note_unchanged().await;
@@ -80,7 +74,7 @@ impl Watcher {
         self.is_resumed = false;
         self.cursor = self.cursor.max(there);
         self.send(Event::CaughtUp(true)).await;
-        let mut interval = tokio::time::interval(self.broker.settings().heartbeat_interval);
+        let mut interval = tokio::time::interval(self.call.broker.settings().heartbeat_interval);
         // One look is enough after a time in which the client took nothing.
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         interval.reset();
@@ -91,10 +85,10 @@ impl Watcher {
                     Err(_) => return Err(refuse(BrokerError::ShuttingDown)),
                 },
                 _ = interval.tick() => self.send_activities().await,
-                () = self.broker.draining() => return Err(refuse_shared(refused(BrokerError::ShuttingDown))),
+                () = self.call.broker.draining() => return Err(refuse_shared(refused(BrokerError::ShuttingDown))),
             }
             // The policies may have changed since the watch began.
-            self.broker.access().may_see_directory(&self.caller).map_err(refuse)?;
+            self.call.broker.access().may_see_directory(&self.call.caller).map_err(refuse)?;
         }
     }
 
@@ -102,7 +96,7 @@ impl Watcher {
     async fn note_unchanged(&mut self) {
         let mut after = None;
         loop {
-            let (entries, last) = self.broker.directory().lookup(self.filter(), after.as_ref(), AGENTS_AT_ONCE);
+            let (entries, last) = self.call.broker.directory().lookup(self.filter(), after.as_ref(), AGENTS_AT_ONCE);
             let unchanged: Vec<_> = entries.iter().filter(|entry| entry.record.changed <= self.cursor).collect();
             self.sent.extend(unchanged.iter().map(|entry| (entry.id(), None)));
             match last {
@@ -116,12 +110,12 @@ impl Watcher {
     /// Sends the agents that have changed since the cursor.
     async fn send_changes(&mut self) {
         loop {
-            let changed = self.broker.directory().changed_after(self.cursor, AGENTS_AT_ONCE);
+            let changed = self.call.broker.directory().changed_after(self.cursor, AGENTS_AT_ONCE);
             let is_last = changed.len() < AGENTS_AT_ONCE;
             for entry in changed {
-                let (id, now) = (entry.id(), self.broker.now());
+                let (id, now) = (entry.id(), self.call.broker.now());
                 self.cursor = entry.record.changed;
-                let directory = self.broker.directory();
+                let directory = self.call.broker.directory();
                 let is_whole = self.agent_type.is_empty() && self.skills.is_empty();
                 let shows = match entry.is_registered() {
                     true => is_whole || directory.matches(&id, self.filter()),
@@ -152,8 +146,8 @@ impl Watcher {
         }
         let mut after = None;
         loop {
-            let (entries, last) = self.broker.directory().lookup(self.filter(), after.as_ref(), AGENTS_AT_ONCE);
-            let (directory, now) = (self.broker.directory(), self.broker.now());
+            let (entries, last) = self.call.broker.directory().lookup(self.filter(), after.as_ref(), AGENTS_AT_ONCE);
+            let (directory, now) = (self.call.broker.directory(), self.call.broker.now());
             let mut activities = Vec::new();
             for entry in &entries {
                 let id = entry.id();

@@ -2,25 +2,26 @@
 
 use std::time::Duration;
 
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::{
-    auth, checked, field, numbered, page_size, read_large, read_small, refuse, refuse_shared,
+    call::Call,
+    checked, field, numbered, page_size, refuse,
     responses::{self, Responses, Taker},
-    run_large,
 };
 use crate::{
     broker::{
-        Broker, BrokerError, Reply,
-        access::{Caller, Purpose},
+        Broker, BrokerError,
+        access::Caller,
         engine::Command,
+        places::WorkSize,
         queries::{DeadBytes, DeadLetterFilter, View},
         refused,
     },
     domain::dead_letter::{DeadState, ParkReason},
     envelope::Checks,
     ids::{AgentId, TaskId, parse_number},
-    proto::v1::{self, dead_letter_service_server::DeadLetterService},
+    proto::v1,
     records::DeadLetterRecord,
     wire::{status, to_proto},
 };
@@ -28,119 +29,79 @@ use crate::{
 /// The number of dead letters that one read of the store returns at most.
 const READ_AT_A_TIME: usize = 16;
 
-pub(super) struct DeadLetters {
-    broker: Broker,
+pub(super) async fn get_dead_letter(
+    call: Call,
+    request: v1::GetDeadLetterRequest,
+) -> Result<v1::GetDeadLetterResponse, Status> {
+    let number = number(&request.dead_letter_id)?;
+    let dead_letter = call.read_small(move |view| whole(view, number)).await?;
+    let dead_letter = Some(dead_letter);
+    Ok(v1::GetDeadLetterResponse { dead_letter })
 }
 
-impl DeadLetters {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
-
-    async fn settle(&self, command: impl FnOnce(Reply<DeadLetterRecord>) -> Command) -> Result<v1::DeadLetter, Status> {
-        let dead = self.broker.ask(command).await.map_err(refuse_shared)?;
-        Ok(to_proto::dead_letter(&dead))
-    }
+pub(super) async fn list_dead_letters(
+    call: Call,
+    request: v1::ListDeadLettersRequest,
+) -> Result<v1::ListDeadLettersResponse, Status> {
+    call.run_large(move |broker, caller| list(broker, caller, request)).await
 }
 
-#[tonic::async_trait]
-impl DeadLetterService for DeadLetters {
-    async fn get_dead_letter(
-        &self,
-        request: Request<v1::GetDeadLetterRequest>,
-    ) -> Result<Response<v1::GetDeadLetterResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
-        let number = number(&request.get_ref().dead_letter_id)?;
-        let dead_letter = read_small(&self.broker, &caller, move |view| whole(view, number)).await.map_err(refuse)?;
-        let dead_letter = Some(dead_letter);
-        Ok(Response::new(v1::GetDeadLetterResponse { dead_letter }))
+pub(super) async fn export_dead_letters(
+    call: Call,
+    request: v1::ExportDeadLettersRequest,
+) -> Result<Responses<v1::ExportDeadLettersResponse>, Status> {
+    let filter = filter(request.filter.unwrap_or_default())?;
+    // Letters that are parked during the export are left out, so that it has an end.
+    let last = call.read_small(|view| view.last_dead_letter()).await?;
+    Ok(responses::stream(async move |taker| export(&call, &filter, last, &taker).await))
+}
+
+pub(super) async fn redrive_dead_letter(
+    call: Call,
+    request: v1::RedriveDeadLetterRequest,
+) -> Result<v1::RedriveDeadLetterResponse, Status> {
+    let dead_letter = number(&request.dead_letter_id)?;
+    let to = receiver(&request.to_agent_id)?;
+    let dead = call.ask(|caller, reply| Command::Redrive { dead_letter, to, caller, reply }).await?;
+    Ok(v1::RedriveDeadLetterResponse { dead_letter: Some(to_proto::dead_letter(&dead)) })
+}
+
+pub(super) async fn redrive_dead_letters(
+    call: Call,
+    request: v1::RedriveDeadLettersRequest,
+) -> Result<Responses<v1::RedriveDeadLettersResponse>, Status> {
+    let wanted = request.filter.unwrap_or_default();
+    if !wanted.states.is_empty() {
+        return Err(refuse(field("filter.states", "must be empty: only parked dead letters can be redriven")));
     }
+    let filter = filter(wanted)?;
+    let to = receiver(&request.to_agent_id)?;
+    let pause = pause(request.max_per_second)?;
+    let last = call.read_small(|view| view.last_dead_letter()).await?;
+    let first = find_first(&call, &filter, last).await?;
+    // A caller that may not settle the first dead letter is refused at once; refusals of later ones are in the stream.
+    let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
+    call.broker.access().may_settle_dead_letter(&call.caller, &first).map_err(refuse)?;
+    let is_dry = request.dry_run;
+    Ok(responses::stream(async move |taker| Redrive { call, filter, to, pause, is_dry, last, taker }.run().await))
+}
 
-    async fn list_dead_letters(
-        &self,
-        request: Request<v1::ListDeadLettersRequest>,
-    ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
-        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.into_inner()))
-            .await
-            .map(Response::new)
-    }
-
-    type ExportDeadLettersStream = Responses<v1::ExportDeadLettersResponse>;
-
-    async fn export_dead_letters(
-        &self,
-        request: Request<v1::ExportDeadLettersRequest>,
-    ) -> Result<Response<Self::ExportDeadLettersStream>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
-        let filter = filter(request.into_inner().filter.unwrap_or_default())?;
-        let broker = self.broker.clone();
-        // Letters that are parked during the export are left out, so that it has an end.
-        let last = read_small(&broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
-        Ok(Response::new(responses::stream(async move |taker| {
-            export(&broker, &caller, &filter, last, &taker).await.map_err(refuse)
-        })))
-    }
-
-    async fn redrive_dead_letter(
-        &self,
-        request: Request<v1::RedriveDeadLetterRequest>,
-    ) -> Result<Response<v1::RedriveDeadLetterResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::SettleDeadLetters)?;
-        let request = request.into_inner();
-        let dead_letter = number(&request.dead_letter_id)?;
-        let to = receiver(&request.to_agent_id)?;
-        let dead_letter = self.settle(|reply| Command::Redrive { dead_letter, to, caller, reply }).await?;
-        Ok(Response::new(v1::RedriveDeadLetterResponse { dead_letter: Some(dead_letter) }))
-    }
-
-    type RedriveDeadLettersStream = Responses<v1::RedriveDeadLettersResponse>;
-
-    async fn redrive_dead_letters(
-        &self,
-        request: Request<v1::RedriveDeadLettersRequest>,
-    ) -> Result<Response<Self::RedriveDeadLettersStream>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::SettleDeadLetters)?;
-        let request = request.into_inner();
-        let wanted = request.filter.unwrap_or_default();
-        if !wanted.states.is_empty() {
-            return Err(refuse(field("filter.states", "must be empty: only parked dead letters can be redriven")));
-        }
-        let filter = filter(wanted)?;
-        let to = receiver(&request.to_agent_id)?;
-        let pause = pause(request.max_per_second)?;
-        let last = read_small(&self.broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
-        let first = find_first(&self.broker, &caller, &filter, last).await.map_err(refuse)?;
-        // A caller that may not settle the first dead letter is refused at once; refusals of later ones are in the stream.
-        let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
-        self.broker.access().may_settle_dead_letter(&caller, &first).map_err(refuse)?;
-        let (broker, is_dry) = (self.broker.clone(), request.dry_run);
-        Ok(Response::new(responses::stream(async move |taker| {
-            let redrive = Redrive { broker, caller, filter, to, pause, is_dry, last, taker };
-            redrive.run().await.map_err(refuse)
-        })))
-    }
-
-    async fn discard_dead_letter(
-        &self,
-        request: Request<v1::DiscardDeadLetterRequest>,
-    ) -> Result<Response<v1::DiscardDeadLetterResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::SettleDeadLetters)?;
-        let request = request.into_inner();
-        let dead_letter = number(&request.dead_letter_id)?;
-        let mut checks = Checks::default();
-        checks.text("reason_text", &request.reason_text, 4096);
-        checked(checks)?;
-        let reason_text = request.reason_text;
-        let dead_letter = self.settle(|reply| Command::Discard { dead_letter, caller, reason_text, reply }).await?;
-        Ok(Response::new(v1::DiscardDeadLetterResponse { dead_letter: Some(dead_letter) }))
-    }
+pub(super) async fn discard_dead_letter(
+    call: Call,
+    request: v1::DiscardDeadLetterRequest,
+) -> Result<v1::DiscardDeadLetterResponse, Status> {
+    let dead_letter = number(&request.dead_letter_id)?;
+    let mut checks = Checks::default();
+    checks.text("reason_text", &request.reason_text, 4096);
+    checked(checks)?;
+    let reason_text = request.reason_text;
+    let dead = call.ask(|caller, reply| Command::Discard { dead_letter, caller, reason_text, reply }).await?;
+    Ok(v1::DiscardDeadLetterResponse { dead_letter: Some(to_proto::dead_letter(&dead)) })
 }
 
 /// Redrives the matching dead letters one by one, until the caller closes the stream.
 struct Redrive {
-    broker: Broker,
-    caller: Caller,
+    call: Call,
     filter: DeadLetterFilter,
     to: Option<AgentId>,
     pause: Option<Duration>,
@@ -153,7 +114,7 @@ struct Redrive {
 }
 
 impl Redrive {
-    async fn run(&self) -> Result<(), BrokerError> {
+    async fn run(&self) -> Result<(), Status> {
         // The first tick is immediate, so the pause is only between two redrives.
         let mut turns = self.pause.map(|pause| {
             let mut turns = tokio::time::interval(pause);
@@ -163,10 +124,10 @@ impl Redrive {
         });
         let mut after = Some(0);
         while let Some(from) = after {
-            let (found, next) = find(&self.broker, &self.caller, &self.filter, from, self.last).await?;
+            let (found, next) = find(&self.call, &self.filter, from, self.last).await?;
             for dead in found {
                 tokio::select! {
-                    () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
+                    () = self.call.broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
                     () = turn(turns.as_mut()) => {}
                 }
                 let answer = self.redrive(&dead).await;
@@ -179,14 +140,14 @@ impl Redrive {
 
     async fn redrive(&self, dead: &DeadLetterRecord) -> v1::RedriveDeadLettersResponse {
         if self.is_dry {
-            let refused = self.broker.access().may_settle_dead_letter(&self.caller, dead).err();
+            let refused = self.call.broker.access().may_settle_dead_letter(&self.call.caller, dead).err();
             let error = refused.as_ref().map(|error| status::message_of(error));
             return v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(dead)), error };
         }
-        let (dead_letter, to, caller) = (dead.number, self.to.clone(), self.caller.clone());
+        let (dead_letter, to, caller) = (dead.number, self.to.clone(), self.call.caller.clone());
         // In a task of its own: a stream that its client does not read is not polled, and would keep a place that it gets
         // in the engine's queue.
-        let broker = self.broker.clone();
+        let broker = self.call.broker.clone();
         let redriven =
             tokio::spawn(async move { broker.ask(|reply| Command::Redrive { dead_letter, to, caller, reply }).await });
         match redriven.await.unwrap_or_else(|_| Err(refused(BrokerError::Internal))) {
@@ -208,26 +169,20 @@ async fn turn(turns: Option<&mut tokio::time::Interval>) {
 
 /// Reads the next matching dead letters, on a thread that may wait for the disk. Also returns where the next read continues; `None`: the end.
 async fn find(
-    broker: &Broker,
-    caller: &Caller,
+    call: &Call,
     filter: &DeadLetterFilter,
     after: u64,
     last: u64,
-) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
+) -> Result<(Vec<DeadLetterRecord>, Option<u64>), Status> {
     let filter = filter.clone();
-    read_large(broker, caller, move |view| view.dead_letters_after(&filter, after, last, READ_AT_A_TIME)).await
+    call.read_large(move |view| view.dead_letters_after(&filter, after, last, READ_AT_A_TIME)).await
 }
 
 /// The oldest matching dead letter.
-async fn find_first(
-    broker: &Broker,
-    caller: &Caller,
-    filter: &DeadLetterFilter,
-    last: u64,
-) -> Result<Option<DeadLetterRecord>, BrokerError> {
+async fn find_first(call: &Call, filter: &DeadLetterFilter, last: u64) -> Result<Option<DeadLetterRecord>, Status> {
     let mut after = Some(0);
     while let Some(from) = after {
-        let (found, next) = find(broker, caller, filter, from, last).await?;
+        let (found, next) = find(call, filter, from, last).await?;
         if let Some(first) = found.into_iter().next() {
             return Ok(Some(first));
         }
@@ -245,21 +200,20 @@ fn whole(view: View<'_>, number: u64) -> Result<v1::DeadLetter, BrokerError> {
 
 /// Sends the matching dead letters with their envelopes, as fast as the caller takes them.
 async fn export(
-    broker: &Broker,
-    caller: &Caller,
+    call: &Call,
     filter: &DeadLetterFilter,
     last: u64,
     taker: &Taker<v1::ExportDeadLettersResponse>,
-) -> Result<(), BrokerError> {
+) -> Result<(), Status> {
     let mut after = Some(0);
     while let Some(from) = after {
-        let (found, next) = find(broker, caller, filter, from, last).await?;
+        let (found, next) = find(call, filter, from, last).await?;
         for dead in found {
             taker.demand().await;
-            let dead_letter = match read_small(broker, caller, move |view| whole(view, dead.number)).await {
+            let dead_letter = match call.read(WorkSize::Small, move |view| whole(view, dead.number)).await {
                 // It was removed since it was found.
                 Err(BrokerError::DeadLetterUnknown { .. }) => continue,
-                whole => Some(whole?),
+                whole => Some(whole.map_err(refuse)?),
             };
             taker.send(v1::ExportDeadLettersResponse { dead_letter }).await;
         }

@@ -6,15 +6,16 @@
 use std::time::Duration;
 
 use prost::Message as _;
+use tonic::Status;
 
 use super::{
-    log_watch, read_small, refuse,
+    call::Call,
+    log_watch, refuse,
     responses::{self, Responses, Taker},
 };
 use crate::{
     broker::{
-        Broker, BrokerError,
-        access::Caller,
+        BrokerError,
         queries::{Backlog, HandoffFilter, View},
     },
     proto::v1::{self, watch_handoffs_response::Event},
@@ -27,21 +28,12 @@ const HANDOFFS_AT_ONCE: usize = 32;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Starts a watch after this cursor. 0: with all open handoffs.
-pub(super) fn stream(
-    broker: Broker,
-    caller: Caller,
-    filter: HandoffFilter,
-    after_cursor: u64,
-) -> Responses<v1::WatchHandoffsResponse> {
-    responses::stream(async move |taker| {
-        let mut watcher = Watcher { broker, caller, filter, cursor: after_cursor, taker };
-        watcher.follow().await.map_err(refuse)
-    })
+pub(super) fn stream(call: Call, filter: HandoffFilter, after_cursor: u64) -> Responses<v1::WatchHandoffsResponse> {
+    responses::stream(async move |taker| Watcher { call, filter, cursor: after_cursor, taker }.follow().await)
 }
 
 struct Watcher {
-    broker: Broker,
-    caller: Caller,
+    call: Call,
     filter: HandoffFilter,
     /// The change up to which everything is sent.
     cursor: u64,
@@ -49,8 +41,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn follow(&mut self) -> Result<(), BrokerError> {
-        let broker = self.broker.clone();
+    async fn follow(&mut self) -> Result<(), Status> {
+        let broker = self.call.broker.clone();
         let mut latest = broker.handoff_changes().latest();
         let there = *latest.borrow_and_update();
         self.send_gap(there).await?;
@@ -58,8 +50,8 @@ impl Watcher {
         self.send(Event::CaughtUp(true)).await;
         loop {
             tokio::select! {
-                changed = latest.changed() => changed.map_err(|_| BrokerError::ShuttingDown)?,
-                () = broker.draining() => return Err(BrokerError::ShuttingDown),
+                changed = latest.changed() => changed.map_err(|_| refuse(BrokerError::ShuttingDown))?,
+                () = broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
             }
             tokio::time::sleep(PAUSE).await;
             self.send_all(false).await?;
@@ -68,11 +60,11 @@ impl Watcher {
 
     /// Tells a resumed watcher of the changes that it cannot get: those of removed handoffs, or those after the last
     /// change of a broker that was restored to an earlier state. In the second case the watcher begins again.
-    async fn send_gap(&mut self, latest: u64) -> Result<(), BrokerError> {
+    async fn send_gap(&mut self, latest: u64) -> Result<(), Status> {
         if self.cursor == 0 {
             return Ok(());
         }
-        let removed = read_small(&self.broker, &self.caller, |view| view.removed_handoff_changes()).await?;
+        let removed = self.call.read_small(|view| view.removed_handoff_changes()).await?;
         let gap = if self.cursor > latest { (latest + 1, self.cursor) } else { (self.cursor + 1, removed) };
         if self.cursor > latest {
             self.cursor = 0;
@@ -84,10 +76,10 @@ impl Watcher {
     }
 
     /// Sends what the watcher lacks: a new one gets the open handoffs, any other one the changes after its cursor.
-    async fn send_all(&mut self, mut is_new: bool) -> Result<(), BrokerError> {
+    async fn send_all(&mut self, mut is_new: bool) -> Result<(), Status> {
         loop {
             // A change while the backlog is sent is after this one, and follows.
-            let latest = *self.broker.handoff_changes().latest().borrow();
+            let latest = *self.call.broker.handoff_changes().latest().borrow();
             if !is_new && self.send_kept().await? {
                 return Ok(());
             }
@@ -101,7 +93,7 @@ impl Watcher {
         }
     }
 
-    async fn send_backlog(&self, backlog: Backlog, mut place: u64) -> Result<(), BrokerError> {
+    async fn send_backlog(&self, backlog: Backlog, mut place: u64) -> Result<(), Status> {
         let changed_after = self.cursor;
         loop {
             self.taker.demand().await;
@@ -119,8 +111,8 @@ impl Watcher {
             };
             let (shown, next) = tokio::select! {
                 // The read waits while the caller's CPU time is used up.
-                () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
-                read = read_small(&self.broker, &self.caller, read) => read?,
+                () = self.call.broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
+                read = self.call.read_small(read) => read?,
             };
             for (_, handoff) in shown {
                 self.send(event(handoff)).await;
@@ -133,17 +125,17 @@ impl Watcher {
     }
 
     /// Sends the changes after the cursor that memory has. Returns false if memory does not have all of them.
-    async fn send_kept(&mut self) -> Result<bool, BrokerError> {
+    async fn send_kept(&mut self) -> Result<bool, Status> {
         loop {
             self.taker.demand().await;
-            let Some(changes) = self.broker.handoff_changes().after(self.cursor, HANDOFFS_AT_ONCE) else {
+            let Some(changes) = self.call.broker.handoff_changes().after(self.cursor, HANDOFFS_AT_ONCE) else {
                 return Ok(false);
             };
             if changes.is_empty() {
                 return Ok(true);
             }
             let filter = self.filter.clone();
-            let read = read_small(&self.broker, &self.caller, move |view| {
+            let read = self.call.read_small(move |view| {
                 let shown = changes.iter().map(|change| {
                     let handoff = view.changed(change, &filter)?;
                     Ok((change.number, handoff.map(|handoff| to_proto::handoff(&handoff))))

@@ -8,13 +8,13 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
-    read_small, refuse, refuse_shared,
+    call::Call,
+    refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
     broker::{
         Broker, BrokerError, Refused, Update, Updates,
-        access::Caller,
         queries::{LogPage, NumberedEntry, View},
     },
     domain::EntityId,
@@ -108,11 +108,7 @@ pub(super) struct LogWatch<F, R, E> {
 }
 
 /// Begins a watch of the log of a run, a thread or a plan.
-pub(super) async fn open<F, R, E>(
-    broker: &Broker,
-    caller: Caller,
-    asked: LogWatch<F, R, E>,
-) -> Result<Responses<R>, Status>
+pub(super) async fn open<F, R, E>(call: Call, asked: LogWatch<F, R, E>) -> Result<Responses<R>, Status>
 where
     F: Fn(View<'_>, u64) -> Result<LogPage<E>, BrokerError> + Clone + Send + Sync + 'static,
     R: Send + 'static,
@@ -121,19 +117,17 @@ where
     let LogWatch { entity, after, read, respond } = asked;
     let (updates, latest) = Updates::latest();
     // Subscribes before the first page is read: an entry written between the two is announced, not lost.
-    let watch = broker.watch(entity, updates).await.map_err(refuse_shared)?;
-    let broker = broker.clone();
+    let watch = call.broker.watch(entity, updates).await.map_err(refuse_shared)?;
+    let broker = call.broker.clone();
     Ok(responses::stream(async move |taker| {
         let _watch = watch;
-        let (is_caught_up, of) = (false, broker.clone());
-        let watcher = EntryWatcher { broker: of, caller, after, is_caught_up, read, respond, latest, taker };
+        let watcher = EntryWatcher { call, after, is_caught_up: false, read, respond, latest, taker };
         follow(watcher, broker).await
     }))
 }
 
 struct EntryWatcher<F, R, E> {
-    broker: Broker,
-    caller: Caller,
+    call: Call,
     /// The number of the last entry that was sent or is missing.
     after: u64,
     is_caught_up: bool,
@@ -153,12 +147,12 @@ where
         loop {
             self.taker.demand().await;
             let (read, after) = (self.read.clone(), self.after);
-            let page = read_small(&self.broker, &self.caller, move |view| {
+            let page = self.call.read_small(move |view| {
                 let mut page = read(view, after)?;
                 keep_first(&mut page.entries);
                 Ok(page)
             });
-            let page = page.await.map_err(refuse)?;
+            let page = page.await?;
             // These entries are removed, or the watcher comes from a longer log: one before the broker was restored.
             if let Some(gap) = page.gap {
                 self.after = if page.entries.is_empty() { page.length } else { gap.1 };

@@ -1,24 +1,21 @@
 //! `BrokerService`: send, receive, acknowledge.
 
-use std::pin::Pin;
-
 use bytes::Bytes;
-use tokio_stream::{Stream, StreamExt};
-use tonic::{Request, Response, Status, Streaming};
+use tokio_stream::StreamExt;
+use tonic::{Status, Streaming};
 
 use super::{
-    auth, field,
+    call::Call,
+    field,
     outgoing::{Outgoing, Ready},
-    read_large, refuse, refuse_shared,
-    responses::{self, Taker},
+    refuse, refuse_shared,
+    responses::{self, Responses, Taker},
     session,
 };
 use crate::{
     broker::{
-        Acknowledged, Away, Broker, BrokerError, Events,
-        access::Caller,
+        Acknowledged, Away, BrokerError, Events,
         engine::{Command, ConsumerKind, Fate},
-        queries::View,
     },
     domain::{
         EntityId,
@@ -26,8 +23,7 @@ use crate::{
         mailbox::Letter,
     },
     envelope::{Checks, EnvelopeError},
-    ids::AgentId,
-    proto::v1::{self, acknowledgement, broker_service_server::BrokerService},
+    proto::v1::{self, acknowledgement},
 };
 
 /// The most unacknowledged deliveries that one session or call of `Receive` may have.
@@ -35,112 +31,77 @@ pub(super) const OUTSTANDING_MAX: u32 = 4096;
 // The same where the request sets none.
 const OUTSTANDING_DEFAULT: u32 = 16;
 
-pub(super) struct Messages {
-    broker: Broker,
+pub(super) async fn connect(
+    call: Call,
+    frames: Streaming<v1::ConnectRequest>,
+) -> Result<Responses<v1::ConnectResponse>, Status> {
+    Ok(Box::pin(session::open(call, frames).await?))
 }
 
-impl Messages {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
+pub(super) async fn send(call: Call, request: v1::SendRequest) -> Result<v1::SendResponse, Status> {
+    let process = super::instance(&request.instance_id)?;
+    if process.is_some() && call.caller.as_agent().is_none() {
+        return Err(refuse(BrokerError::IdentityMissing));
     }
+    let receipt = super::submit(&call, request.envelope, process).await?;
+    Ok(v1::SendResponse { receipt: Some(receipt) })
 }
 
-type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-#[tonic::async_trait]
-impl BrokerService for Messages {
-    type ConnectStream = Responses<v1::ConnectResponse>;
-
-    async fn connect(
-        &self,
-        request: Request<Streaming<v1::ConnectRequest>>,
-    ) -> Result<Response<Self::ConnectStream>, Status> {
-        let agent = auth::agent(&self.broker, &request)?;
-        let responses = session::open(self.broker.clone(), agent, request).await?;
-        Ok(Response::new(Box::pin(responses)))
+pub(super) async fn receive(call: Call, request: v1::ReceiveRequest) -> Result<Responses<v1::ReceiveResponse>, Status> {
+    let process = super::instance(&request.instance_id)?;
+    if request.peek {
+        let most = request.max_deliveries;
+        return Ok(responses::stream(async move |taker| peek(&call, most, &taker).await));
     }
-
-    async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
-        let sender = sender(&self.broker, &request)?;
-        let request = request.into_inner();
-        let process = super::instance(&request.instance_id)?;
-        if process.is_some() && sender.is_none() {
-            return Err(refuse(BrokerError::IdentityMissing));
+    let outstanding_max = match request.max_outstanding {
+        0 => OUTSTANDING_DEFAULT,
+        wanted => check_outstanding("max_outstanding", wanted).map_err(refuse)?,
+    };
+    let agent = call.agent()?.clone();
+    // Checked before the queue, so that an agent over its limit of sessions costs the engine nothing.
+    call.broker.may_open(&agent).map_err(refuse)?;
+    let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
+    let (events, receiver) = Events::channel();
+    let kind = ConsumerKind::Receive { deliveries_max };
+    let consumer = call.broker.open(agent.clone(), kind, events).await.map_err(refuse_shared)?;
+    if let Some(instance) = process {
+        let (consumer, tells_work) = (consumer.id(), false);
+        let hello = Command::Hello { consumer, instance, tells_work, reply: None };
+        call.broker.send(hello).await.map_err(refuse_shared)?;
+    }
+    // A call grants its credit once; a session changes it by frames.
+    let credit = Command::Credit { consumer: consumer.id(), outstanding_max, reply: None };
+    call.broker.send(credit).await.map_err(refuse_shared)?;
+    let responses = Outgoing::new(call.broker.clone(), agent, receiver).filter_map(move |outgoing| {
+        let _open_until_the_stream_ends = &consumer;
+        match outgoing {
+            Ready::Delivery(delivery) => Some(Ok(v1::ReceiveResponse { delivery: Some(*delivery) })),
+            Ready::GoAway(why) => Some(Err(refuse(end_of_call(why)))),
+            // A call of Receive sends no requests, so it has no answers.
+            Ready::Answer { .. } => None,
         }
-        let receipt = super::submit(&self.broker, request.envelope, sender.as_ref(), process).await?;
-        Ok(Response::new(v1::SendResponse { receipt: Some(receipt) }))
-    }
+    });
+    Ok(Box::pin(responses))
+}
 
-    type ReceiveStream = Responses<v1::ReceiveResponse>;
-
-    async fn receive(&self, request: Request<v1::ReceiveRequest>) -> Result<Response<Self::ReceiveStream>, Status> {
-        let agent = auth::agent(&self.broker, &request)?;
-        let request = request.into_inner();
-        let process = super::instance(&request.instance_id)?;
-        if request.peek {
-            let (broker, most) = (self.broker.clone(), request.max_deliveries);
-            return Ok(Response::new(responses::stream(async move |taker| {
-                peek(&broker, agent, most, &taker).await.map_err(refuse)
-            })));
-        }
-        let outstanding_max = match request.max_outstanding {
-            0 => OUTSTANDING_DEFAULT,
-            wanted => check_outstanding("max_outstanding", wanted).map_err(refuse)?,
-        };
-        // Checked before the queue, so that an agent over its limit of sessions costs the engine nothing.
-        self.broker.may_open(&agent).map_err(refuse)?;
-        let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
-        let (events, receiver) = Events::channel();
-        let kind = ConsumerKind::Receive { deliveries_max };
-        let consumer = self.broker.open(agent.clone(), kind, events).await.map_err(refuse_shared)?;
-        if let Some(instance) = process {
-            let (consumer, tells_work) = (consumer.id(), false);
-            let hello = Command::Hello { consumer, instance, tells_work, reply: None };
-            self.broker.send(hello).await.map_err(refuse_shared)?;
-        }
-        // A call grants its credit once; a session changes it by frames.
-        let credit = Command::Credit { consumer: consumer.id(), outstanding_max, reply: None };
-        self.broker.send(credit).await.map_err(refuse_shared)?;
-        let responses = Outgoing::new(self.broker.clone(), agent, receiver).filter_map(move |outgoing| {
-            let _open_until_the_stream_ends = &consumer;
-            match outgoing {
-                Ready::Delivery(delivery) => Some(Ok(v1::ReceiveResponse { delivery: Some(*delivery) })),
-                Ready::GoAway(why) => Some(Err(refuse(end_of_call(why)))),
-                // A call of Receive sends no requests, so it has no answers.
-                Ready::Answer { .. } => None,
-            }
-        });
-        Ok(Response::new(Box::pin(responses)))
-    }
-
-    async fn ack(&self, request: Request<v1::AckRequest>) -> Result<Response<v1::AckResponse>, Status> {
-        let agent = auth::agent(&self.broker, &request)?;
-        let acknowledgement =
-            request.into_inner().acknowledgement.ok_or_else(|| refuse(field("acknowledgement", "must be set")))?;
-        let (delivery_id, fate) = fate(acknowledgement).map_err(refuse)?;
-        let command = |reply| Command::Acknowledge { agent, delivery_id, fate, reply };
-        let answer = self.broker.ask(command).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::AckResponse { acknowledged: Some(acknowledged(answer)) }))
-    }
+pub(super) async fn ack(call: Call, request: v1::AckRequest) -> Result<v1::AckResponse, Status> {
+    let acknowledgement = request.acknowledgement.ok_or_else(|| refuse(field("acknowledgement", "must be set")))?;
+    let (delivery_id, fate) = fate(acknowledgement).map_err(refuse)?;
+    let agent = call.agent()?.clone();
+    let answer = call.ask(|_, reply| Command::Acknowledge { agent, delivery_id, fate, reply }).await?;
+    Ok(v1::AckResponse { acknowledged: Some(acknowledged(answer)) })
 }
 
 /// Shows the deliveries that wait for the agent, at most `most` of them; 0: all. Higher priorities go first, and within one
 /// the oldest.
-async fn peek(
-    broker: &Broker,
-    agent: AgentId,
-    most: u32,
-    taker: &Taker<v1::ReceiveResponse>,
-) -> Result<(), BrokerError> {
-    let caller = Caller::Agent(agent.clone());
+async fn peek(call: &Call, most: u32, taker: &Taker<v1::ReceiveResponse>) -> Result<(), Status> {
     let mut left = if most == 0 { usize::MAX } else { most as usize };
     for priority in [Priority::Critical, Priority::High, Priority::Medium, Priority::Low] {
         let mut after = Some(0);
         while let Some(place) = after.filter(|_| left > 0) {
             taker.demand().await;
-            let (agent, now) = (agent.clone(), broker.now());
-            let read = move |view: View<'_>| view.mail(&agent, priority, place, left, now);
-            let page = read_large(broker, &caller, read).await?;
+            let (agent, now) = (call.agent()?.clone(), call.broker.now());
+            let page = call.read_large(move |view| view.mail(&agent, priority, place, left, now)).await?;
             after = page.next;
             left -= page.letters.len();
             for (letter, envelope) in page.letters {
@@ -173,17 +134,6 @@ fn end_of_call(why: Away) -> BrokerError {
         Away::Stopping => BrokerError::ShuttingDown,
         Away::BeginsAgain => BrokerError::StoreUnavailable,
         Away::KeyRevoked | Away::Deregistered => BrokerError::IdentityEnded { why },
-    }
-}
-
-/// The agent that must be the sender of the envelope in this call. `None`: the envelope's signature alone proves its
-/// sender, and the call has no token.
-pub(super) fn sender<T>(broker: &Broker, request: &Request<T>) -> Result<Option<AgentId>, Status> {
-    match auth::caller(broker, request)? {
-        Caller::Anonymous => Ok(None),
-        Caller::Agent(agent) => Ok(Some(agent)),
-        // A caller with a token sends only as itself (SPEC 5), and an operator is no agent.
-        caller @ Caller::Operator(_) => Err(refuse(BrokerError::SenderNoAgent { caller: caller.to_string() })),
     }
 }
 

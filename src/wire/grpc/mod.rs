@@ -3,9 +3,9 @@
 mod agents;
 mod agents_watch;
 mod audit;
-mod auth;
 mod blobs;
 pub mod bounds;
+mod call;
 mod contexts;
 mod dead_letters;
 pub mod deadline;
@@ -20,6 +20,7 @@ mod registries;
 mod responses;
 mod routing;
 mod schemas;
+mod serve;
 mod session;
 mod tasks;
 mod threads;
@@ -27,17 +28,16 @@ mod tool_shapes;
 mod unpacking;
 mod workspaces;
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use prost::Message as _;
-use tonic::{Status, codec::CompressionEncoding, service::Routes};
+use tonic::Status;
 
 pub(crate) use self::messages::fate;
-pub use self::tool_shapes::tool_json;
-use self::{
-    bounds::{ClientStream, Overuse},
-    unpacking::UnpackError,
+use self::{bounds::Overuse, call::Call, unpacking::UnpackError};
+pub use self::{
+    serve::{client_streams, routes},
+    tool_shapes::tool_json,
 };
 use super::{edge, status};
 use crate::{
@@ -46,100 +46,17 @@ use crate::{
         access::Caller,
         places::WorkSize,
         preparation::{Prepared, PreparedMessage},
-        queries::View,
         refused,
     },
     codes::{FieldViolation, Refusal},
-    envelope::{Checks, EnvelopeError, FRAME_BYTES_MAX, Parsed, VerifiedEnvelope},
+    envelope::{Checks, EnvelopeError, Parsed, VerifiedEnvelope},
     ids::{AgentId, IdError, InstanceId},
-    proto::{
-        self,
-        v1::{
-            self, agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
-            blob_service_server::BlobServiceServer, broker_service_server::BrokerServiceServer,
-            context_service_server::ContextServiceServer, dead_letter_service_server::DeadLetterServiceServer,
-            handoff_service_server::HandoffServiceServer, negotiation_service_server::NegotiationServiceServer,
-            plan_service_server::PlanServiceServer, registry_service_server::RegistryServiceServer,
-            routing_service_server::RoutingServiceServer, schema_service_server::SchemaServiceServer,
-            task_service_server::TaskServiceServer, thread_service_server::ThreadServiceServer,
-            workspace_service_server::WorkspaceServiceServer,
-        },
-    },
+    proto::v1,
 };
-
-/// The full names of the broker's own services; the health service reports each.
-pub const SERVICES: [&str; 15] = [
-    "baton.v1.AgentService",
-    "baton.v1.AuditService",
-    "baton.v1.BlobService",
-    "baton.v1.BrokerService",
-    "baton.v1.ContextService",
-    "baton.v1.DeadLetterService",
-    "baton.v1.HandoffService",
-    "baton.v1.NegotiationService",
-    "baton.v1.PlanService",
-    "baton.v1.RegistryService",
-    "baton.v1.RoutingService",
-    "baton.v1.SchemaService",
-    "baton.v1.TaskService",
-    "baton.v1.ThreadService",
-    "baton.v1.WorkspaceService",
-];
 
 /// The full names of the other services on the same port.
 pub const COMMON_SERVICES: [&str; 3] =
     ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
-
-/// The routes of all services of a broker.
-pub fn routes(broker: &Broker) -> Routes {
-    macro_rules! limited {
-        ($server:expr) => {
-            // Requests are unpacked before, by `bounds`, which also says whether an answer may be compressed.
-            $server
-                .max_decoding_message_size(FRAME_BYTES_MAX)
-                .max_encoding_message_size(FRAME_BYTES_MAX)
-                .send_compressed(CompressionEncoding::Gzip)
-                .send_compressed(CompressionEncoding::Zstd)
-        };
-    }
-    Routes::new(limited!(BrokerServiceServer::new(messages::Messages::new(broker.clone()))))
-        .add_service(limited!(ContextServiceServer::new(contexts::Contexts::new(broker.clone()))))
-        .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
-        .add_service(limited!(PlanServiceServer::new(plans::Plans::new(broker.clone()))))
-        .add_service(limited!(RegistryServiceServer::new(registries::Registries::new(broker.clone()))))
-        .add_service(limited!(RoutingServiceServer::new(routing::Routing::new(broker.clone()))))
-        .add_service(limited!(BlobServiceServer::new(blobs::Blobs::new(broker.clone()))))
-        .add_service(limited!(SchemaServiceServer::new(schemas::Schemas::new(broker.clone()))))
-        .add_service(limited!(TaskServiceServer::new(tasks::Tasks::new(broker.clone()))))
-        .add_service(limited!(ThreadServiceServer::new(threads::Threads::new(broker.clone()))))
-        .add_service(limited!(WorkspaceServiceServer::new(workspaces::Workspaces::new(broker.clone()))))
-        .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))
-        .add_service(limited!(AuditServiceServer::new(audit::Audit::new(broker.clone()))))
-        .add_service(limited!(NegotiationServiceServer::new(negotiations::Negotiations::new(broker.clone()))))
-        .add_service(limited!(DeadLetterServiceServer::new(dead_letters::DeadLetters::new(broker.clone()))))
-}
-
-/// The paths of calls whose client sends a stream, with the kind of the stream.
-pub fn client_streams() -> HashMap<String, ClientStream> {
-    // Read from the schema, so that a new call with a client stream is bounded without a change here.
-    let files = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).expect("it was made by the build");
-    let mut paths = HashMap::from(REFLECTION_STREAMS.map(|path| (path.to_owned(), ClientStream::Foreign)));
-    for file in files.file {
-        for service in &file.service {
-            for method in service.method.iter().filter(|method| method.client_streaming()) {
-                let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
-                paths.insert(path, ClientStream::Session);
-            }
-        }
-    }
-    paths
-}
-
-/// The paths of streams of other services.
-const REFLECTION_STREAMS: [&str; 2] = [
-    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-];
 
 /// The status of a call over a bound: LIMIT_EXCEEDED with the time to wait; or PAYLOAD_TOO_LARGE, MALFORMED or
 /// NOT_SUPPORTED, which are final.
@@ -208,35 +125,7 @@ fn page_size(wanted: u32) -> usize {
     }
 }
 
-/// Runs a large read or check of a caller on a thread for such work.
-async fn read_large<T: Send + 'static>(
-    broker: &Broker,
-    caller: &Caller,
-    read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
-) -> Result<T, BrokerError> {
-    read_beside(broker, caller, WorkSize::Large, read).await
-}
-
-/// Runs a small read of a caller on a thread for such work.
-async fn read_small<T: Send + 'static>(
-    broker: &Broker,
-    caller: &Caller,
-    read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
-) -> Result<T, BrokerError> {
-    read_beside(broker, caller, WorkSize::Small, read).await
-}
-
-async fn read_beside<T: Send + 'static>(
-    broker: &Broker,
-    caller: &Caller,
-    size: WorkSize,
-    read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
-) -> Result<T, BrokerError> {
-    let (reader, reading) = (broker.clone(), caller.clone());
-    broker.workers().run(caller, size, move || read(reader.view(&reading))).await?
-}
-
-/// Makes the longer checks of a message that [`PreparedMessage::of_short`] has returned. They run as [`read_large`] does.
+/// Makes the longer checks of a message that [`PreparedMessage::of_short`] has returned, beside the threads of connections.
 async fn prepared(broker: &Broker, mut envelope: Box<VerifiedEnvelope>) -> Result<PreparedMessage, Refused> {
     // The work is that of the sender, whose signature is verified.
     let sender = Caller::Agent(envelope.header().sender.clone());
@@ -254,14 +143,10 @@ async fn prepared(broker: &Broker, mut envelope: Box<VerifiedEnvelope>) -> Resul
     Err(refused(BrokerError::Internal))
 }
 
-/// Verifies an envelope, makes its longer checks, and returns the signed receipt once the message is stored. `sender` is
-/// the agent that the caller has proven to be, and `process` its process, if it has said which.
-async fn submit(
-    broker: &Broker,
-    raw: Bytes,
-    sender: Option<&AgentId>,
-    process: Option<InstanceId>,
-) -> Result<v1::Receipt, Status> {
+/// Verifies an envelope, makes its longer checks, and returns the signed receipt once the message is stored. An agent that
+/// calls must be its sender. `process` is the process of the agent, if it has said which.
+async fn submit(call: &Call, raw: Bytes, process: Option<InstanceId>) -> Result<v1::Receipt, Status> {
+    let (broker, sender) = (&call.broker, call.caller.as_agent());
     let envelope = broker.verify(raw, sender).map_err(refuse_shared)?;
     let message = match PreparedMessage::of_short(envelope) {
         Ok(message) => message,
@@ -276,16 +161,6 @@ fn instance(id: &str) -> Result<Option<InstanceId>, Status> {
         return Ok(None);
     }
     InstanceId::parse(id).map(Some).map_err(|error| refuse(field("instance_id", &error.to_string())))
-}
-
-/// Runs the large work of a whole call, as [`read_large`] does.
-async fn run_large<T: Send + 'static>(
-    broker: &Broker,
-    caller: &Caller,
-    work: impl FnOnce(&Broker, &Caller) -> Result<T, Status> + Send + 'static,
-) -> Result<T, Status> {
-    let (worker, working) = (broker.clone(), caller.clone());
-    broker.workers().run(caller, WorkSize::Large, move || work(&worker, &working)).await.map_err(refuse)?
 }
 
 /// Converts enum numbers to values. Adds a violation for each number that `value` does not know.

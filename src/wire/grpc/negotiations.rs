@@ -1,108 +1,74 @@
 //! `NegotiationService`.
 
-use std::pin::Pin;
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::Status;
 
-use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
-use tonic::{Request, Response, Status};
-
-use super::{auth, checked, numbered, page_size, parsed_id, read_small, refuse, refuse_shared, run_large};
+use super::{call::Call, checked, numbered, page_size, parsed_id, refuse, refuse_shared, responses::Responses};
 use crate::{
-    broker::{
-        Broker, BrokerError, Update, Updates,
-        access::{Caller, Purpose},
-        engine::Command,
-        queries::NegotiationFilter,
-    },
+    broker::{Broker, BrokerError, Update, Updates, access::Caller, engine::Command, queries::NegotiationFilter},
     domain::{
         EntityId,
         negotiation::{Negotiation, State},
     },
     envelope::Checks,
     ids::{AgentId, MessageId},
-    proto::v1::{self, negotiation_service_server::NegotiationService},
+    proto::v1,
     wire::{status, to_proto},
 };
 
-pub(super) struct Negotiations {
-    broker: Broker,
+pub(super) async fn get_negotiation(
+    call: Call,
+    request: v1::GetNegotiationRequest,
+) -> Result<v1::GetNegotiationResponse, Status> {
+    let id = parsed_id("negotiation_id", &request.negotiation_id, MessageId::parse)?;
+    let negotiation = call.read_small(move |view| view.negotiation(id)).await?;
+    Ok(v1::GetNegotiationResponse { negotiation: Some(to_proto::negotiation_for(&negotiation, &call.caller)) })
 }
 
-impl Negotiations {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
+pub(super) async fn list_negotiations(
+    call: Call,
+    request: v1::ListNegotiationsRequest,
+) -> Result<v1::ListNegotiationsResponse, Status> {
+    call.run_large(move |broker, caller| list(broker, caller, &request)).await
 }
 
-#[tonic::async_trait]
-impl NegotiationService for Negotiations {
-    async fn get_negotiation(
-        &self,
-        request: Request<v1::GetNegotiationRequest>,
-    ) -> Result<Response<v1::GetNegotiationResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        let id = parsed_id("negotiation_id", &request.get_ref().negotiation_id, MessageId::parse)?;
-        let negotiation = read_small(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetNegotiationResponse {
-            negotiation: Some(to_proto::negotiation_for(&negotiation, &caller)),
-        }))
-    }
-
-    async fn list_negotiations(
-        &self,
-        request: Request<v1::ListNegotiationsRequest>,
-    ) -> Result<Response<v1::ListNegotiationsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.get_ref()))
-            .await
-            .map(Response::new)
-    }
-
-    type WatchNegotiationStream = Pin<Box<dyn Stream<Item = Result<v1::WatchNegotiationResponse, Status>> + Send>>;
-
-    async fn watch_negotiation(
-        &self,
-        request: Request<v1::WatchNegotiationRequest>,
-    ) -> Result<Response<Self::WatchNegotiationStream>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        let id = parsed_id("negotiation_id", &request.get_ref().negotiation_id, MessageId::parse)?;
-        // A negotiation that the caller may not see gets the same answer as an absent one (SPEC 5).
-        read_small(&self.broker, &caller, move |view| view.negotiation(id)).await.map_err(refuse)?;
-        let (updates, receiver) = Updates::each(UPDATES_MAX);
-        let watch = self.broker.watch(EntityId::Negotiation(id), updates).await.map_err(refuse_shared)?;
-        let mut is_told_all = false;
-        let responses = ReceiverStream::new(receiver).map(Some).chain(tokio_stream::once(None));
-        let responses = responses.filter_map(move |update| {
-            let _open_until_the_stream_ends = &watch;
-            // An error ends the watch as the last update does.
-            is_told_all |= update.as_ref().is_some_and(|update| update.as_ref().map_or(true, Update::is_last));
-            match update {
-                Some(Ok(Update(record))) => {
-                    let negotiation =
-                        record.as_negotiation().map(|record| to_proto::negotiation_for(&record.negotiation, &caller));
-                    Some(Ok(v1::WatchNegotiationResponse { negotiation }))
-                }
-                Some(Err(error)) => Some(Err(refuse_shared(error))),
-                None if is_told_all => None,
-                // The updates ended before the last one: the channel was full.
-                None => Some(Err(refuse(too_slow()))),
+pub(super) async fn watch_negotiation(
+    call: Call,
+    request: v1::WatchNegotiationRequest,
+) -> Result<Responses<v1::WatchNegotiationResponse>, Status> {
+    let id = parsed_id("negotiation_id", &request.negotiation_id, MessageId::parse)?;
+    // A negotiation that the caller may not see gets the same answer as an absent one (SPEC 5).
+    call.read_small(move |view| view.negotiation(id)).await?;
+    let (updates, receiver) = Updates::each(UPDATES_MAX);
+    let watch = call.broker.watch(EntityId::Negotiation(id), updates).await.map_err(refuse_shared)?;
+    let mut is_told_all = false;
+    let responses = ReceiverStream::new(receiver).map(Some).chain(tokio_stream::once(None));
+    let responses = responses.filter_map(move |update| {
+        let _open_until_the_stream_ends = &watch;
+        // An error ends the watch as the last update does.
+        is_told_all |= update.as_ref().is_some_and(|update| update.as_ref().map_or(true, Update::is_last));
+        match update {
+            Some(Ok(Update(record))) => {
+                let negotiation =
+                    record.as_negotiation().map(|record| to_proto::negotiation_for(&record.negotiation, &call.caller));
+                Some(Ok(v1::WatchNegotiationResponse { negotiation }))
             }
-        });
-        Ok(Response::new(Box::pin(responses)))
-    }
+            Some(Err(error)) => Some(Err(refuse_shared(error))),
+            None if is_told_all => None,
+            // The updates ended before the last one: the channel was full.
+            None => Some(Err(refuse(too_slow()))),
+        }
+    });
+    Ok(Box::pin(responses))
+}
 
-    async fn cancel_negotiation(
-        &self,
-        request: Request<v1::CancelNegotiationRequest>,
-    ) -> Result<Response<v1::CancelNegotiationResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadNegotiations)?;
-        let negotiation = parsed_id("negotiation_id", &request.get_ref().negotiation_id, MessageId::parse)?;
-        let by = caller.clone();
-        let cancel = |reply| Command::CancelNegotiation { negotiation, caller: by, reply };
-        let cancelled = self.broker.ask(cancel).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::CancelNegotiationResponse {
-            negotiation: Some(to_proto::negotiation_for(&cancelled, &caller)),
-        }))
-    }
+pub(super) async fn cancel_negotiation(
+    call: Call,
+    request: v1::CancelNegotiationRequest,
+) -> Result<v1::CancelNegotiationResponse, Status> {
+    let negotiation = parsed_id("negotiation_id", &request.negotiation_id, MessageId::parse)?;
+    let cancelled = call.ask(|caller, reply| Command::CancelNegotiation { negotiation, caller, reply }).await?;
+    Ok(v1::CancelNegotiationResponse { negotiation: Some(to_proto::negotiation_for(&cancelled, &call.caller)) })
 }
 
 /// The most updates that wait to be sent to one watcher. The watcher of a negotiation with more offers at a time may

@@ -1,18 +1,16 @@
 //! `RegistryService`.
 
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
-use super::{auth, checked, checked_with, field, page_size, read_small, refuse, refuse_shared, run_large};
+use super::{call::Call, checked, checked_with, field, page_size, refuse};
 use crate::{
     broker::{
-        Broker,
-        access::{Caller, Purpose},
         engine::{Command, NameChange},
         queries::NameFilter,
     },
     envelope::Checks,
     ids::AgentId,
-    proto::v1::{self, registry_service_server::RegistryService},
+    proto::v1,
     records::{RegistrationName, RegistrationRecord, Registry},
 };
 
@@ -21,124 +19,95 @@ const NAME_BYTES_MAX: usize = 128;
 /// The most bytes of an owner in a filter: an agent's id, or `operator:` with the `sub` of a token.
 const OWNER_BYTES_MAX: usize = 512;
 
-pub(super) struct Registries {
-    broker: Broker,
+async fn change(
+    call: &Call,
+    name: RegistrationName,
+    change: NameChange,
+    etag: String,
+) -> Result<Option<v1::Registration>, Status> {
+    let changed = call.ask(|caller, reply| Command::ChangeName { name, change, caller, etag, reply }).await?;
+    Ok(Some(changed.to_v1()))
 }
 
-impl Registries {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
-
-    /// Admits a caller that changes a name. A number that is no registry is refused only then.
-    fn admitted<T>(&self, request: &Request<T>, registry: i32) -> Result<Caller, Status> {
-        let purpose = Registry::from_number(registry).map_or(Purpose::RegisterGraph, Purpose::of_registering);
-        let caller = auth::admitted(&self.broker, request, purpose)?;
-        self.broker.count_name_change(&caller).map_err(refuse)?;
-        Ok(caller)
-    }
-
-    async fn change(
-        &self,
-        caller: Caller,
-        name: RegistrationName,
-        change: NameChange,
-        etag: String,
-    ) -> Result<Option<v1::Registration>, Status> {
-        let changed = self.broker.ask(|reply| Command::ChangeName { name, change, caller, etag, reply }).await;
-        Ok(Some(changed.map_err(refuse_shared)?.to_v1()))
-    }
+pub(super) async fn get_registration(
+    call: Call,
+    request: v1::GetRegistrationRequest,
+) -> Result<v1::GetRegistrationResponse, Status> {
+    let v1::GetRegistrationRequest { registry, name } = request;
+    let mut checks = Checks::default();
+    let name = checked_name(&mut checks, registry, name);
+    let name = checked_with(checks, name)?;
+    let found = call.read_small(move |view| view.registration(&name)).await?;
+    Ok(v1::GetRegistrationResponse { registration: Some(found.to_v1()) })
 }
 
-#[tonic::async_trait]
-impl RegistryService for Registries {
-    async fn get_registration(
-        &self,
-        request: Request<v1::GetRegistrationRequest>,
-    ) -> Result<Response<v1::GetRegistrationResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRegistrations)?;
-        let v1::GetRegistrationRequest { registry, name } = request.into_inner();
+pub(super) async fn list_registrations(
+    call: Call,
+    request: v1::ListRegistrationsRequest,
+) -> Result<v1::ListRegistrationsResponse, Status> {
+    call.run_large(move |broker, caller| {
         let mut checks = Checks::default();
-        let name = checked_name(&mut checks, registry, name);
-        let name = checked_with(checks, name)?;
-        let found = read_small(&self.broker, &caller, move |view| view.registration(&name));
-        let registration = Some(found.await.map_err(refuse)?.to_v1());
-        Ok(Response::new(v1::GetRegistrationResponse { registration }))
-    }
+        let registry = match request.registry {
+            0 => None,
+            number => checked_registry(&mut checks, number),
+        };
+        checks.text("owner_id", &request.owner_id, OWNER_BYTES_MAX);
+        checked(checks)?;
+        let filter = NameFilter { registry, owner: request.owner_id.clone() };
+        let size = page_size(request.page_size);
+        let page = broker.view(caller).registrations(&filter, size, &request.page_token).map_err(refuse)?;
+        let registrations = page.entries.iter().map(RegistrationRecord::to_v1).collect();
+        Ok(v1::ListRegistrationsResponse { registrations, next_page_token: page.next_token })
+    })
+    .await
+}
 
-    async fn list_registrations(
-        &self,
-        request: Request<v1::ListRegistrationsRequest>,
-    ) -> Result<Response<v1::ListRegistrationsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRegistrations)?;
-        let listed = run_large(&self.broker, &caller, move |broker, caller| {
-            let request = request.get_ref();
-            let mut checks = Checks::default();
-            let registry = match request.registry {
-                0 => None,
-                number => checked_registry(&mut checks, number),
-            };
-            checks.text("owner_id", &request.owner_id, OWNER_BYTES_MAX);
-            checked(checks)?;
-            let filter = NameFilter { registry, owner: request.owner_id.clone() };
-            let size = page_size(request.page_size);
-            let page = broker.view(caller).registrations(&filter, size, &request.page_token).map_err(refuse)?;
-            let registrations = page.entries.iter().map(RegistrationRecord::to_v1).collect();
-            Ok(v1::ListRegistrationsResponse { registrations, next_page_token: page.next_token })
-        });
-        listed.await.map(Response::new)
-    }
+pub(super) async fn transfer_registration(
+    call: Call,
+    request: v1::TransferRegistrationRequest,
+) -> Result<v1::TransferRegistrationResponse, Status> {
+    let v1::TransferRegistrationRequest { registry, name, to, etag } = request;
+    let mut checks = Checks::default();
+    let name = checked_name(&mut checks, registry, name);
+    let to = checks.id("to", &to, AgentId::parse);
+    check_etag(&mut checks, &etag);
+    let (name, to) = checked_with(checks, (name, to))?;
+    let registration = change(&call, name, NameChange::Transfer(to), etag).await?;
+    Ok(v1::TransferRegistrationResponse { registration })
+}
 
-    async fn transfer_registration(
-        &self,
-        request: Request<v1::TransferRegistrationRequest>,
-    ) -> Result<Response<v1::TransferRegistrationResponse>, Status> {
-        let caller = self.admitted(&request, request.get_ref().registry)?;
-        let v1::TransferRegistrationRequest { registry, name, to, etag } = request.into_inner();
-        let mut checks = Checks::default();
-        let name = checked_name(&mut checks, registry, name);
-        let to = checks.id("to", &to, AgentId::parse);
-        check_etag(&mut checks, &etag);
-        let (name, to) = checked_with(checks, (name, to))?;
-        let registration = self.change(caller, name, NameChange::Transfer(to), etag).await?;
-        Ok(Response::new(v1::TransferRegistrationResponse { registration }))
-    }
+pub(super) async fn retire_registration(
+    call: Call,
+    request: v1::RetireRegistrationRequest,
+) -> Result<v1::RetireRegistrationResponse, Status> {
+    let v1::RetireRegistrationRequest { registry, name, etag } = request;
+    let mut checks = Checks::default();
+    let name = checked_name(&mut checks, registry, name);
+    check_etag(&mut checks, &etag);
+    let name = checked_with(checks, name)?;
+    let registration = change(&call, name, NameChange::Retire, etag).await?;
+    Ok(v1::RetireRegistrationResponse { registration })
+}
 
-    async fn retire_registration(
-        &self,
-        request: Request<v1::RetireRegistrationRequest>,
-    ) -> Result<Response<v1::RetireRegistrationResponse>, Status> {
-        let caller = self.admitted(&request, request.get_ref().registry)?;
-        let v1::RetireRegistrationRequest { registry, name, etag } = request.into_inner();
-        let mut checks = Checks::default();
-        let name = checked_name(&mut checks, registry, name);
-        check_etag(&mut checks, &etag);
-        let name = checked_with(checks, name)?;
-        let registration = self.change(caller, name, NameChange::Retire, etag).await?;
-        Ok(Response::new(v1::RetireRegistrationResponse { registration }))
-    }
-
-    async fn remove_registration(
-        &self,
-        request: Request<v1::RemoveRegistrationRequest>,
-    ) -> Result<Response<v1::RemoveRegistrationResponse>, Status> {
-        let caller = self.admitted(&request, request.get_ref().registry)?;
-        let v1::RemoveRegistrationRequest { registry, name, schema_version: version, etag } = request.into_inner();
-        let mut checks = Checks::default();
-        let name = checked_name(&mut checks, registry, name);
-        check_etag(&mut checks, &etag);
-        let name = checked_with(checks, name)?;
-        match (name.registry == Registry::Schemas, version.is_empty()) {
-            (true, true) => return Err(refuse(field("schema_version", "must be set for a schema"))),
-            (false, false) => return Err(refuse(field("schema_version", "must be empty, except for a schema"))),
-            (true, false) if version.len() > NAME_BYTES_MAX => {
-                return Err(refuse(field("schema_version", "must have at most 128 bytes")));
-            }
-            (true, false) | (false, true) => {}
+pub(super) async fn remove_registration(
+    call: Call,
+    request: v1::RemoveRegistrationRequest,
+) -> Result<v1::RemoveRegistrationResponse, Status> {
+    let v1::RemoveRegistrationRequest { registry, name, schema_version: version, etag } = request;
+    let mut checks = Checks::default();
+    let name = checked_name(&mut checks, registry, name);
+    check_etag(&mut checks, &etag);
+    let name = checked_with(checks, name)?;
+    match (name.registry == Registry::Schemas, version.is_empty()) {
+        (true, true) => return Err(refuse(field("schema_version", "must be set for a schema"))),
+        (false, false) => return Err(refuse(field("schema_version", "must be empty, except for a schema"))),
+        (true, false) if version.len() > NAME_BYTES_MAX => {
+            return Err(refuse(field("schema_version", "must have at most 128 bytes")));
         }
-        let registration = self.change(caller, name, NameChange::Remove(version), etag).await?;
-        Ok(Response::new(v1::RemoveRegistrationResponse { registration }))
+        (true, false) | (false, true) => {}
     }
+    let registration = change(&call, name, NameChange::Remove(version), etag).await?;
+    Ok(v1::RemoveRegistrationResponse { registration })
 }
 
 fn checked_registry(checks: &mut Checks, number: i32) -> Option<Registry> {

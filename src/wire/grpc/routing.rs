@@ -3,21 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use prost::Message as _;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::{
-    auth, checked, checked_with, field,
+    call::Call,
+    checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
-    numbered, page_size, parsed_id, read_small, refuse, refuse_shared,
+    numbered, page_size, parsed_id, refuse,
     registries::check_etag,
     responses::Responses,
-    run_large,
     tool_shapes::{node_tool, reason_of, tool_json},
 };
 use crate::{
     broker::{
         Broker, BrokerError,
-        access::{Caller, Purpose},
+        access::{Caller, run_start},
         engine::{Command, Revision},
         queries::{RunFilter, View},
     },
@@ -25,14 +25,14 @@ use crate::{
     domain::{
         EntityId, Input,
         routing::{
-            self, CALLS_MAX, Call, DESCRIPTION_BYTES_MAX, Graph, NODES_MAX, Node, NodeState, OUTPUT_BYTES_MAX, Problem,
-            Run, RunId, RunState, STEPS_DEFAULT, Severity, Start, TRANSFER_PREFIX, Tool, Turn, TurnId,
+            self, CALLS_MAX, DESCRIPTION_BYTES_MAX, Graph, NODES_MAX, Node, NodeState, OUTPUT_BYTES_MAX, Problem, Run,
+            RunId, RunState, STEPS_DEFAULT, Severity, Start, TRANSFER_PREFIX, Tool, Turn, TurnId,
             WHOLE_TIMEOUT_DEFAULT, WHOLE_TIMEOUT_MAX, may_route,
         },
     },
     envelope::{Checks, signing},
     ids::{AgentId, AgentType, GraphId, MessageId, NodeId, TaskId},
-    proto::v1::{self, ToolShape, routing_service_server::RoutingService},
+    proto::v1::{self, ToolShape},
     records::{RegistrationName, Registry, graph_to_v1, run_to_v1},
 };
 
@@ -49,210 +49,165 @@ const REASON_BYTES_MAX: usize = 4096;
 /// The most bytes of the outputs in the answer to `GetNodeTools`.
 const INPUTS_BYTES_MAX: usize = 1024 * 1024;
 
-pub(super) struct Routing {
-    broker: Broker,
+/// Asks the engine for a step. The step is stored when this returns.
+async fn apply(call: &Call, about: EntityId, input: routing::Input) -> Result<(), Status> {
+    let input = Box::new(Input::Routing(input));
+    call.ask(|caller, reply| Command::Apply { about, input, caller, reply }).await.map(drop)
 }
 
-impl Routing {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
-
-    /// Asks the engine for a step. The step is stored when this returns.
-    async fn apply(&self, caller: &Caller, about: EntityId, input: routing::Input) -> Result<(), Status> {
-        let input = Box::new(Input::Routing(input));
-        let caller = caller.clone();
-        let applied = self.broker.ask(|reply| Command::Apply { about, input, caller, reply }).await;
-        applied.map(drop).map_err(refuse_shared)
-    }
-
-    /// The run as the caller may see it.
-    async fn run(&self, caller: &Caller, id: RunId) -> Result<Arc<Run>, Status> {
-        read_small(&self.broker, caller, move |view| view.run(id)).await.map_err(refuse)
-    }
-
-    /// The run as the caller may see it, and the handoff that it waits for.
-    async fn run_and_proposal(&self, caller: &Caller, id: RunId) -> Result<(v1::Run, Option<Proposed>), Status> {
-        let read = move |view: View<'_>| {
-            let run = view.run(id)?;
-            Ok((run_to_v1(&run), next_proposal(view, &run)?))
-        };
-        read_small(&self.broker, caller, read).await.map_err(refuse)
-    }
+/// The run as the caller may see it.
+async fn visible_run(call: &Call, id: RunId) -> Result<Arc<Run>, Status> {
+    call.read_small(move |view| view.run(id)).await
 }
 
-#[tonic::async_trait]
-impl RoutingService for Routing {
-    async fn register_graph(
-        &self,
-        request: Request<v1::RegisterGraphRequest>,
-    ) -> Result<Response<v1::RegisterGraphResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::RegisterGraph)?;
-        self.broker.count_name_change(&caller).map_err(refuse)?;
-        let v1::RegisterGraphRequest { graph, etag } = request.into_inner();
-        let mut checks = Checks::default();
-        check_etag(&mut checks, &etag);
-        checked(checks)?;
-        // The check of a large graph takes some 10 ms, and the threads of the runtime serve other calls.
-        let check = move |broker: &Broker, caller: &Caller| {
-            let graph = parse_graph(graph.as_ref())?;
-            let name = RegistrationName::new(Registry::Graphs, &graph.id);
-            broker.access().may_register(caller, &name).map_err(refuse)?;
-            let problems = graph.problems();
-            Ok((graph, problems))
-        };
-        let (graph, problems) = run_large(&self.broker, &caller, check).await?;
-        if problems.iter().any(Problem::is_error) {
-            return Err(refuse(BrokerError::GraphInvalid { violations: violations(&problems) }));
-        }
-        let (id, by) = (graph.id.clone(), caller.clone());
-        let revision = Box::new(Revision::Graph(graph));
-        let stored = self.broker.ask(|reply| Command::RegisterRevision { revision, caller: by, etag, reply }).await;
-        let registration = Some(stored.map_err(refuse_shared)?.to_v1());
-        // The registration is stored, so a caller that may not read graphs sees its own.
-        let graph = read_small(&self.broker, &caller, move |view| view.registered_graph(&id)).await.map_err(refuse)?;
-        let (graph, problems) = (Some(graph_to_v1(&graph)), problems.iter().map(problem).collect());
-        Ok(Response::new(v1::RegisterGraphResponse { graph, problems, registration }))
-    }
+/// The run as the caller may see it, and the handoff that it waits for.
+async fn run_and_proposal(call: &Call, id: RunId) -> Result<(v1::Run, Option<Proposed>), Status> {
+    let read = move |view: View<'_>| {
+        let run = view.run(id)?;
+        Ok((run_to_v1(&run), next_proposal(view, &run)?))
+    };
+    call.read_small(read).await
+}
 
-    async fn validate_graph(
-        &self,
-        request: Request<v1::ValidateGraphRequest>,
-    ) -> Result<Response<v1::ValidateGraphResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
-        let checked = run_large(&self.broker, &caller, move |_, _| {
-            let graph = parse_graph(request.get_ref().graph.as_ref())?;
-            let problems = graph.problems().iter().map(problem).collect();
-            Ok(v1::ValidateGraphResponse { problems })
-        });
-        checked.await.map(Response::new)
+pub(super) async fn register_graph(
+    call: Call,
+    request: v1::RegisterGraphRequest,
+) -> Result<v1::RegisterGraphResponse, Status> {
+    let v1::RegisterGraphRequest { graph, etag } = request;
+    let mut checks = Checks::default();
+    check_etag(&mut checks, &etag);
+    checked(checks)?;
+    // The check of a large graph takes some 10 ms, and the threads of the runtime serve other calls.
+    let check = move |broker: &Broker, caller: &Caller| {
+        let graph = parse_graph(graph.as_ref())?;
+        let name = RegistrationName::new(Registry::Graphs, &graph.id);
+        broker.access().may_register(caller, &name).map_err(refuse)?;
+        let problems = graph.problems();
+        Ok((graph, problems))
+    };
+    let (graph, problems) = call.run_large(check).await?;
+    if problems.iter().any(Problem::is_error) {
+        return Err(refuse(BrokerError::GraphInvalid { violations: violations(&problems) }));
     }
+    let id = graph.id.clone();
+    let revision = Box::new(Revision::Graph(graph));
+    let stored = call.ask(|caller, reply| Command::RegisterRevision { revision, caller, etag, reply }).await?;
+    let registration = Some(stored.to_v1());
+    // The registration is stored, so a caller that may not read graphs sees its own.
+    let graph = call.read_small(move |view| view.registered_graph(&id)).await?;
+    let (graph, problems) = (Some(graph_to_v1(&graph)), problems.iter().map(problem).collect());
+    Ok(v1::RegisterGraphResponse { graph, problems, registration })
+}
 
-    async fn get_graph(&self, request: Request<v1::GetGraphRequest>) -> Result<Response<v1::GetGraphResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
-        let id = parsed_id("graph_id", &request.get_ref().graph_id, GraphId::parse)?;
-        let graph = read_small(&self.broker, &caller, move |view| view.graph(&id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetGraphResponse { graph: Some(graph_to_v1(&graph)) }))
+pub(super) async fn validate_graph(
+    call: Call,
+    request: v1::ValidateGraphRequest,
+) -> Result<v1::ValidateGraphResponse, Status> {
+    call.run_large(move |_, _| {
+        let graph = parse_graph(request.graph.as_ref())?;
+        let problems = graph.problems().iter().map(problem).collect();
+        Ok(v1::ValidateGraphResponse { problems })
+    })
+    .await
+}
+
+pub(super) async fn get_graph(call: Call, request: v1::GetGraphRequest) -> Result<v1::GetGraphResponse, Status> {
+    let id = parsed_id("graph_id", &request.graph_id, GraphId::parse)?;
+    let graph = call.read_small(move |view| view.graph(&id)).await?;
+    Ok(v1::GetGraphResponse { graph: Some(graph_to_v1(&graph)) })
+}
+
+pub(super) async fn list_graphs(call: Call, request: v1::ListGraphsRequest) -> Result<v1::ListGraphsResponse, Status> {
+    call.run_large(move |broker, caller| {
+        let size = page_size(request.page_size);
+        let page = broker.view(caller).graphs(size, &request.page_token).map_err(refuse)?;
+        let graphs = page.entries.iter().map(|graph| without_nodes(graph_to_v1(graph))).collect();
+        Ok(v1::ListGraphsResponse { graphs, next_page_token: page.next_token })
+    })
+    .await
+}
+
+pub(super) async fn start_run(call: Call, request: v1::StartRunRequest) -> Result<v1::StartRunResponse, Status> {
+    let mut checks = Checks::default();
+    let graph = checks.id("graph_id", &request.graph_id, GraphId::parse);
+    let id = checks.optional_id("run_id", &request.run_id, MessageId::parse);
+    let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+    let whole = checks.span("whole_timeout", request.whole_timeout.as_ref()).unwrap_or(WHOLE_TIMEOUT_DEFAULT);
+    if !(Duration::from_secs(1)..=WHOLE_TIMEOUT_MAX).contains(&whole) {
+        checks.wrong("whole_timeout", format!("must be from 1 s to 7 days, not {whole:?}"));
     }
+    let graph = checked_with(checks, graph)?;
+    call.broker.access().check_broker(&call.caller, run_start(&graph)).map_err(refuse)?;
+    let id = RunId(id.unwrap_or_else(|| call.broker.ids().message_id(call.broker.now())));
+    let start = Start { graph, by: call.caller.as_agent().cloned(), task, whole };
+    apply(&call, EntityId::Run(id), routing::Input::Start(start)).await?;
+    let (run, proposal) = run_and_proposal(&call, id).await?;
+    let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
+    Ok(v1::StartRunResponse { run: Some(run), handoff_proposal, handoff_receiver_id })
+}
 
-    async fn list_graphs(
-        &self,
-        request: Request<v1::ListGraphsRequest>,
-    ) -> Result<Response<v1::ListGraphsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
-        let listed = run_large(&self.broker, &caller, move |broker, caller| {
-            let request = request.get_ref();
-            let size = page_size(request.page_size);
-            let page = broker.view(caller).graphs(size, &request.page_token).map_err(refuse)?;
-            let graphs = page.entries.iter().map(|graph| without_nodes(graph_to_v1(graph))).collect();
-            Ok(v1::ListGraphsResponse { graphs, next_page_token: page.next_token })
-        });
-        listed.await.map(Response::new)
+pub(super) async fn get_run(call: Call, request: v1::GetRunRequest) -> Result<v1::GetRunResponse, Status> {
+    let (run, proposal) = run_and_proposal(&call, run_id(&request.run_id)?).await?;
+    let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
+    Ok(v1::GetRunResponse { run: Some(run), handoff_proposal, handoff_receiver_id })
+}
+
+pub(super) async fn list_runs(call: Call, request: v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Status> {
+    call.run_large(move |broker, caller| list(broker, caller, &request)).await
+}
+
+pub(super) async fn watch_run(
+    call: Call,
+    request: v1::WatchRunRequest,
+) -> Result<Responses<v1::WatchRunResponse>, Status> {
+    let id = run_id(&request.run_id)?;
+    // A run that the caller may not see is refused here, with the same answer as an absent one.
+    visible_run(&call, id).await?;
+    let asked = LogWatch {
+        entity: EntityId::Run(id),
+        after: request.after_number,
+        read: move |view: View<'_>, after| view.run_log(id, after, log_watch::ENTRIES_MAX),
+        respond: run_update,
+    };
+    log_watch::open(call, asked).await
+}
+
+pub(super) async fn cancel_run(call: Call, request: v1::CancelRunRequest) -> Result<v1::CancelRunResponse, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("run_id", &request.run_id, MessageId::parse).map(RunId);
+    checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
+    let id = checked_with(checks, id)?;
+    let run = visible_run(&call, id).await?;
+    call.broker.access().may_record_turn(&call.caller, &run).map_err(refuse)?;
+    let cancel = routing::Input::Cancel { by: call.caller.as_agent().cloned(), reason: request.reason_text.clone() };
+    apply(&call, EntityId::Run(id), cancel).await?;
+    let run = visible_run(&call, id).await?;
+    Ok(v1::CancelRunResponse { run: Some(run_to_v1(&run)) })
+}
+
+pub(super) async fn get_node_tools(
+    call: Call,
+    request: v1::GetNodeToolsRequest,
+) -> Result<v1::GetNodeToolsResponse, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("run_id", &request.run_id, MessageId::parse).map(RunId);
+    let node = checks.id("node_id", &request.node_id, NodeId::parse);
+    let shape = ToolShape::try_from(request.shape).ok();
+    if shape.is_none() {
+        checks.wrong("shape", format!("must be a known shape, not {}", request.shape));
     }
+    let (id, node, shape) = checked_with(checks, (id, node, shape))?;
+    call.read_small(move |view| node_tools(view, id, &node, shape)).await?.map_err(refuse)
+}
 
-    async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Result<Response<v1::StartRunResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::StartRun)?;
-        let request = request.get_ref();
-        let mut checks = Checks::default();
-        let graph = checks.id("graph_id", &request.graph_id, GraphId::parse);
-        let id = checks.optional_id("run_id", &request.run_id, MessageId::parse);
-        let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
-        let whole = checks.span("whole_timeout", request.whole_timeout.as_ref()).unwrap_or(WHOLE_TIMEOUT_DEFAULT);
-        if !(Duration::from_secs(1)..=WHOLE_TIMEOUT_MAX).contains(&whole) {
-            checks.wrong("whole_timeout", format!("must be from 1 s to 7 days, not {whole:?}"));
-        }
-        let graph = checked_with(checks, graph)?;
-        let action = crate::broker::access::run_start(&graph);
-        self.broker.access().check_broker(&caller, action).map_err(refuse)?;
-        let id = RunId(id.unwrap_or_else(|| self.broker.ids().message_id(self.broker.now())));
-        let start = Start { graph, by: caller.as_agent().cloned(), task, whole };
-        self.apply(&caller, EntityId::Run(id), routing::Input::Start(start)).await?;
-        let (run, proposal) = self.run_and_proposal(&caller, id).await?;
-        let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
-        Ok(Response::new(v1::StartRunResponse { run: Some(run), handoff_proposal, handoff_receiver_id }))
-    }
-
-    async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Result<Response<v1::GetRunResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
-        let (run, proposal) = self.run_and_proposal(&caller, run_id(&request.get_ref().run_id)?).await?;
-        let (handoff_proposal, handoff_receiver_id) = in_two(proposal);
-        Ok(Response::new(v1::GetRunResponse { run: Some(run), handoff_proposal, handoff_receiver_id }))
-    }
-
-    async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
-        run_large(&self.broker, &caller, move |broker, caller| list_runs(broker, caller, request.get_ref()))
-            .await
-            .map(Response::new)
-    }
-
-    type WatchRunStream = Responses<v1::WatchRunResponse>;
-
-    async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
-        let request = request.get_ref();
-        let id = run_id(&request.run_id)?;
-        // A run that the caller may not see is refused here, with the same answer as an absent one.
-        self.run(&caller, id).await?;
-        let asked = LogWatch {
-            entity: EntityId::Run(id),
-            after: request.after_number,
-            read: move |view: View<'_>, after| view.run_log(id, after, log_watch::ENTRIES_MAX),
-            respond: run_update,
-        };
-        log_watch::open(&self.broker, caller, asked).await.map(Response::new)
-    }
-
-    async fn cancel_run(
-        &self,
-        request: Request<v1::CancelRunRequest>,
-    ) -> Result<Response<v1::CancelRunResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::RecordTurn)?;
-        let request = request.get_ref();
-        let mut checks = Checks::default();
-        let id = checks.id("run_id", &request.run_id, MessageId::parse).map(RunId);
-        checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
-        let id = checked_with(checks, id)?;
-        let run = self.run(&caller, id).await?;
-        self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
-        let cancel = routing::Input::Cancel { by: caller.as_agent().cloned(), reason: request.reason_text.clone() };
-        self.apply(&caller, EntityId::Run(id), cancel).await?;
-        let run = self.run(&caller, id).await?;
-        Ok(Response::new(v1::CancelRunResponse { run: Some(run_to_v1(&run)) }))
-    }
-
-    async fn get_node_tools(
-        &self,
-        request: Request<v1::GetNodeToolsRequest>,
-    ) -> Result<Response<v1::GetNodeToolsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
-        let request = request.get_ref();
-        let mut checks = Checks::default();
-        let id = checks.id("run_id", &request.run_id, MessageId::parse).map(RunId);
-        let node = checks.id("node_id", &request.node_id, NodeId::parse);
-        let shape = ToolShape::try_from(request.shape).ok();
-        if shape.is_none() {
-            checks.wrong("shape", format!("must be a known shape, not {}", request.shape));
-        }
-        let (id, node, shape) = checked_with(checks, (id, node, shape))?;
-        let answer = read_small(&self.broker, &caller, move |view| node_tools(view, id, &node, shape)).await;
-        answer.map_err(refuse)?.map(Response::new).map_err(refuse)
-    }
-
-    async fn record_turn(
-        &self,
-        request: Request<v1::RecordTurnRequest>,
-    ) -> Result<Response<v1::RecordTurnResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::RecordTurn)?;
-        let (id, turn) = parse_turn(&self.broker, &caller, request.get_ref())?;
-        let run = self.run(&caller, id).await?;
-        self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
-        let turn_id = turn.id;
-        self.apply(&caller, EntityId::Run(id), routing::Input::Turn(Box::new(turn))).await?;
-        // The turn is stored. A repeat reads the first answer.
-        let answer = read_small(&self.broker, &caller, move |view| turn_answer(view, id, turn_id)).await;
-        answer.map(Response::new).map_err(refuse)
-    }
+pub(super) async fn record_turn(call: Call, request: v1::RecordTurnRequest) -> Result<v1::RecordTurnResponse, Status> {
+    let (id, turn) = parse_turn(&call.broker, &call.caller, &request)?;
+    let run = visible_run(&call, id).await?;
+    call.broker.access().may_record_turn(&call.caller, &run).map_err(refuse)?;
+    let turn_id = turn.id;
+    apply(&call, EntityId::Run(id), routing::Input::Turn(Box::new(turn))).await?;
+    // The turn is stored. A repeat reads the first answer.
+    call.read_small(move |view| turn_answer(view, id, turn_id)).await
 }
 
 fn run_id(text: &str) -> Result<RunId, Status> {
@@ -325,7 +280,7 @@ fn without_nodes(graph: v1::Graph) -> v1::Graph {
 /// The most runs of a page. Each has up to 256 nodes, some 60 KiB, and a page must fit a frame.
 const RUNS_MAX: usize = 32;
 
-fn list_runs(broker: &Broker, caller: &Caller, request: &v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Status> {
+fn list(broker: &Broker, caller: &Caller, request: &v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Status> {
     let size = page_size(request.page_size).min(RUNS_MAX);
     let mut checks = Checks::default();
     let graph = checks.optional_id("graph_id", &request.graph_id, GraphId::parse);
@@ -402,7 +357,7 @@ fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest)
         }
         // The arguments of other tools are the runtime's own.
         let reason = if may_route(&call.name) { reason_of(&call.arguments_json) } else { Ok(String::new()) };
-        calls.push(Call { id: call.call_id.clone(), name: call.name.clone(), reason });
+        calls.push(routing::Call { id: call.call_id.clone(), name: call.name.clone(), reason });
     }
     let (run, node, id) = checked_with(checks, (run, node, id))?;
     let by = caller.as_agent().cloned();

@@ -2,131 +2,106 @@
 
 use std::sync::Arc;
 
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
-use super::{auth, checked, field, page_size, read_small, refuse, refuse_shared, registries::check_etag, run_large};
+use super::{call::Call, checked, field, page_size, refuse, registries::check_etag};
 use crate::{
     broker::{
-        Broker, BrokerError,
-        access::{Caller, Purpose},
+        BrokerError,
         engine::Command,
         json_schema::{CompiledSchemas, JsonSchema, SCHEMA_BYTES_MAX, VIOLATIONS_MAX, Work},
     },
     envelope::{Checks, JsonError, PAYLOAD_BYTES_MAX, history, read_checked_json},
-    proto::v1::{self, schema_service_server::SchemaService},
+    proto::v1,
     records::{RegistrationName, Registry},
 };
 
 /// The most bytes of the id and of the version of a schema.
 const NAME_BYTES_MAX: usize = 128;
 
-pub(super) struct Schemas {
-    broker: Broker,
-}
-
-impl Schemas {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
+pub(super) async fn register_schema(
+    call: Call,
+    request: v1::RegisterSchemaRequest,
+) -> Result<v1::RegisterSchemaResponse, Status> {
+    let v1::RegisterSchemaRequest { schema, etag } = request;
+    let wanted = schema.unwrap_or_default();
+    let mut checks = Checks::default();
+    check_name(&mut checks, "schema.schema_id", &wanted.schema_id);
+    check_name(&mut checks, "schema.schema_version", &wanted.schema_version);
+    check_etag(&mut checks, &etag);
+    if wanted.schema_id == history::SCHEMA_ID {
+        checks.wrong("schema.schema_id", "must be another one: the broker has this schema itself");
     }
+    checked(checks)?;
+    let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
+    let name = RegistrationName::new(Registry::Schemas, &schema_id);
+    call.broker.access().may_register(&call.caller, &name).map_err(refuse)?;
+    let check = call.run_large(move |broker, _| {
+        let unchecked_formats = compiled(&broker.resources().schemas, &schema_json)?.unchecked_formats().to_vec();
+        Ok((schema_json, unchecked_formats))
+    });
+    let (schema_json, unchecked_formats) = check.await?;
+    let schema = v1::Schema { schema_id, schema_version, schema_json, unchecked_formats, ..Default::default() };
+    let schema = Box::new(schema);
+    let (schema, registration) =
+        call.ask(|caller, reply| Command::RegisterSchema { schema, caller, etag, reply }).await?;
+    let (schema, registration) = (Some(schema), Some(registration.to_v1()));
+    Ok(v1::RegisterSchemaResponse { schema, registration })
 }
 
-#[tonic::async_trait]
-impl SchemaService for Schemas {
-    async fn register_schema(
-        &self,
-        request: Request<v1::RegisterSchemaRequest>,
-    ) -> Result<Response<v1::RegisterSchemaResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::RegisterSchema)?;
-        self.broker.count_name_change(&caller).map_err(refuse)?;
-        let v1::RegisterSchemaRequest { schema, etag } = request.into_inner();
-        let wanted = schema.unwrap_or_default();
-        let mut checks = Checks::default();
-        check_name(&mut checks, "schema.schema_id", &wanted.schema_id);
-        check_name(&mut checks, "schema.schema_version", &wanted.schema_version);
-        check_etag(&mut checks, &etag);
-        if wanted.schema_id == history::SCHEMA_ID {
-            checks.wrong("schema.schema_id", "must be another one: the broker has this schema itself");
+pub(super) async fn get_schema(call: Call, request: v1::GetSchemaRequest) -> Result<v1::GetSchemaResponse, Status> {
+    let v1::GetSchemaRequest { schema_id, schema_version } = request;
+    let schema = schema(&call, schema_id, schema_version).await?;
+    Ok(v1::GetSchemaResponse { schema: Some(schema) })
+}
+
+pub(super) async fn list_schemas(
+    call: Call,
+    request: v1::ListSchemasRequest,
+) -> Result<v1::ListSchemasResponse, Status> {
+    call.run_large(move |broker, caller| {
+        let size = page_size(request.page_size);
+        let page = broker.view(caller).schemas(&request.schema_id, size, &request.page_token).map_err(refuse)?;
+        Ok(v1::ListSchemasResponse { schemas: page.entries, next_page_token: page.next_token })
+    })
+    .await
+}
+
+pub(super) async fn check_schema(
+    call: Call,
+    request: v1::CheckSchemaRequest,
+) -> Result<v1::CheckSchemaResponse, Status> {
+    call.broker.access().may_see_directory(&call.caller).map_err(refuse)?;
+    let v1::CheckSchemaRequest { schema_id, schema_version, schema_json, data_json } = request;
+    if data_json.len() > PAYLOAD_BYTES_MAX {
+        return Err(refuse(field("data_json", &format!("must have at most {PAYLOAD_BYTES_MAX} bytes"))));
+    }
+    let text = match (schema_id.is_empty(), schema_json.is_empty()) {
+        (true, false) => schema_json,
+        (false, true) => schema(&call, schema_id, schema_version).await?.schema_json,
+        (true, true) | (false, false) => {
+            return Err(refuse(field("schema_id", "must be set, or schema_json, and not both")));
         }
-        checked(checks)?;
-        let v1::Schema { schema_id, schema_version, schema_json, .. } = wanted;
-        let name = RegistrationName::new(Registry::Schemas, &schema_id);
-        self.broker.access().may_register(&caller, &name).map_err(refuse)?;
-        let check = move |broker: &Broker, _: &Caller| {
-            let unchecked_formats = compiled(&broker.resources().schemas, &schema_json)?.unchecked_formats().to_vec();
-            Ok((schema_json, unchecked_formats))
-        };
-        let (schema_json, unchecked_formats) = run_large(&self.broker, &caller, check).await?;
-        let schema = v1::Schema { schema_id, schema_version, schema_json, unchecked_formats, ..Default::default() };
-        let schema = Box::new(schema);
-        let stored = self.broker.ask(|reply| Command::RegisterSchema { schema, caller, etag, reply }).await;
-        let (schema, registration) = stored.map_err(refuse_shared)?;
-        let (schema, registration) = (Some(schema), Some(registration.to_v1()));
-        Ok(Response::new(v1::RegisterSchemaResponse { schema, registration }))
-    }
-
-    async fn get_schema(
-        &self,
-        request: Request<v1::GetSchemaRequest>,
-    ) -> Result<Response<v1::GetSchemaResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
-        let v1::GetSchemaRequest { schema_id, schema_version } = request.into_inner();
-        let schema = self.schema(&caller, schema_id, schema_version).await?;
-        Ok(Response::new(v1::GetSchemaResponse { schema: Some(schema) }))
-    }
-
-    async fn list_schemas(
-        &self,
-        request: Request<v1::ListSchemasRequest>,
-    ) -> Result<Response<v1::ListSchemasResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
-        let listed = run_large(&self.broker, &caller, move |broker, caller| {
-            let request = request.get_ref();
-            let size = page_size(request.page_size);
-            let page = broker.view(caller).schemas(&request.schema_id, size, &request.page_token).map_err(refuse)?;
-            Ok(v1::ListSchemasResponse { schemas: page.entries, next_page_token: page.next_token })
-        });
-        listed.await.map(Response::new)
-    }
-
-    async fn check_schema(
-        &self,
-        request: Request<v1::CheckSchemaRequest>,
-    ) -> Result<Response<v1::CheckSchemaResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSchemas)?;
-        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        let v1::CheckSchemaRequest { schema_id, schema_version, schema_json, data_json } = request.into_inner();
-        if data_json.len() > PAYLOAD_BYTES_MAX {
-            return Err(refuse(field("data_json", &format!("must have at most {PAYLOAD_BYTES_MAX} bytes"))));
+    };
+    let violations = call.run_large(move |broker, _| {
+        let schema = compiled(&broker.resources().schemas, &text)?;
+        if data_json.is_empty() {
+            return Ok(Vec::new());
         }
-        let text = match (schema_id.is_empty(), schema_json.is_empty()) {
-            (true, false) => schema_json,
-            (false, true) => self.schema(&caller, schema_id, schema_version).await?.schema_json,
-            (true, true) | (false, false) => {
-                return Err(refuse(field("schema_id", "must be set, or schema_json, and not both")));
-            }
+        let wrong = |JsonError { pointer, problem }| refuse(field(&format!("data_json{pointer}"), &problem));
+        let data = read_checked_json(&data_json).map_err(wrong)?;
+        let misfits = schema.misfits(&data, "", VIOLATIONS_MAX, &mut Work::new()).into_iter();
+        let violation = |found: crate::codes::FieldViolation| v1::SchemaViolation {
+            json_pointer: found.path,
+            problem: found.problem,
         };
-        let violations = run_large(&self.broker, &caller, move |broker, _| {
-            let schema = compiled(&broker.resources().schemas, &text)?;
-            if data_json.is_empty() {
-                return Ok(Vec::new());
-            }
-            let wrong = |JsonError { pointer, problem }| refuse(field(&format!("data_json{pointer}"), &problem));
-            let data = read_checked_json(&data_json).map_err(wrong)?;
-            let misfits = schema.misfits(&data, "", VIOLATIONS_MAX, &mut Work::new()).into_iter();
-            let violation = |found: crate::codes::FieldViolation| v1::SchemaViolation {
-                json_pointer: found.path,
-                problem: found.problem,
-            };
-            Ok(misfits.map(violation).collect())
-        });
-        Ok(Response::new(v1::CheckSchemaResponse { violations: violations.await? }))
-    }
+        Ok(misfits.map(violation).collect())
+    });
+    Ok(v1::CheckSchemaResponse { violations: violations.await? })
 }
 
-impl Schemas {
-    async fn schema(&self, caller: &Caller, id: String, version: String) -> Result<v1::Schema, Status> {
-        read_small(&self.broker, caller, move |view| view.schema(&id, &version)).await.map_err(refuse)
-    }
+async fn schema(call: &Call, id: String, version: String) -> Result<v1::Schema, Status> {
+    call.read_small(move |view| view.schema(&id, &version)).await
 }
 
 fn compiled(schemas: &CompiledSchemas, text: &str) -> Result<Arc<JsonSchema>, Status> {

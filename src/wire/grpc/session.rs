@@ -11,10 +11,11 @@ use std::{pin::Pin, sync::Arc, task::Poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Status, Streaming};
+use tonic::{Status, Streaming};
 
 use super::{
     bounds::{Overuse, Unread},
+    call::{Call, Connection},
     messages,
     outgoing::{Outgoing, Ready},
     refuse, refuse_shared,
@@ -31,7 +32,7 @@ use crate::{
     ids::{AgentId, InstanceId},
     proto::v1::{self, connect_request, connect_response},
     wire::{
-        edge::{ConnectInfo, ConnectionCredit, SessionCredit},
+        edge::{ConnectionCredit, SessionCredit},
         status, to_proto,
     },
 };
@@ -95,27 +96,28 @@ async fn at_hand(frames: &mut Streaming<v1::ConnectRequest>, permits: &Arc<Semap
 }
 
 /// The bounds that the layers below pass to a session with its request.
-pub(super) struct Bounds {
+struct Bounds {
     credit: SessionCredit,
     unread: Option<Unread>,
 }
 
 impl Bounds {
     /// The bounds of the call that opens the session.
-    pub(super) fn of<T>(request: &Request<T>) -> Self {
-        let connection = request.extensions().get::<ConnectInfo>().map(|connection| connection.credit.clone());
+    fn of(connection: Connection) -> Self {
+        let Connection { info, unread } = connection;
         // A request without a connection comes from a test of the service alone, so no other session shares the credit.
-        let connection = connection.unwrap_or_else(|| ConnectionCredit::new(messages::OUTSTANDING_MAX));
-        Self { credit: connection.session(), unread: request.extensions().get::<Unread>().cloned() }
+        let credit = info.map_or_else(|| ConnectionCredit::new(messages::OUTSTANDING_MAX), |info| info.credit);
+        Self { credit: credit.session(), unread }
     }
 }
 
 /// Opens a session. The returned stream ends after the agent's side ends, or when the broker drains.
 pub(super) async fn open(
-    broker: Broker,
-    agent: AgentId,
-    request: Request<Streaming<v1::ConnectRequest>>,
+    call: Call,
+    frames: Streaming<v1::ConnectRequest>,
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
+    let agent = call.agent()?.clone();
+    let Call { broker, connection, .. } = call;
     // Checked before the queue of the engine, so that an agent over its limit of sessions costs the engine nothing.
     broker.may_open(&agent).map_err(refuse)?;
     let (events, receiver) = Events::channel();
@@ -129,14 +131,14 @@ pub(super) async fn open(
         broker: broker.clone(),
         agent,
         consumer,
-        bounds: Bounds::of(&request),
+        bounds: Bounds::of(connection),
         process: None,
         has_credit: false,
         events,
         last_words,
         sent_away: sent_away.clone(),
     };
-    tokio::spawn(tracing::Instrument::instrument(session.run(request.into_inner()), span));
+    tokio::spawn(tracing::Instrument::instrument(session.run(frames), span));
     let responses = responses.map(move |outgoing| {
         // The GoAway is out: from now on frames of this agent belong on a new session.
         if matches!(outgoing, Ready::GoAway(_)) {

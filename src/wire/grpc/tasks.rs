@@ -1,135 +1,95 @@
 //! `TaskService`.
 
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::{
-    auth, checked, checked_with,
+    call::Call,
+    checked, checked_with,
     log_watch::{self, Latest, LogWatcher, Next},
-    numbered, page_size, parsed_id, read_small, refuse, refuse_shared,
+    numbered, page_size, parsed_id, refuse, refuse_shared,
     responses::{self, Responses, Taker},
-    run_large,
 };
 use crate::{
     broker::{
         Broker, Reassigned, Updates,
-        access::{Caller, Purpose},
+        access::Caller,
         engine::{Command, Reassignment},
-        queries::{CustodyPage, TaskFilter},
+        queries::{CustodyPage, TaskFilter, View},
     },
     domain::{EntityId, Receiver, handoff::TaskStatus},
     envelope::Checks,
     ids::{AgentId, ConversationId, InstanceId, TaskId},
-    proto::v1::{self, task_service_server::TaskService},
+    proto::v1,
     wire::to_proto,
 };
 
 /// The most bytes of a reason in words, as in an envelope.
 const REASON_BYTES_MAX: usize = 4096;
 
-pub(super) struct Tasks {
-    broker: Broker,
+pub(super) async fn get_task(call: Call, request: v1::GetTaskRequest) -> Result<v1::GetTaskResponse, Status> {
+    let id = parsed_id("task_id", &request.task_id, TaskId::parse)?;
+    let task = call.read_small(move |view| view.shown_task(&id)).await?;
+    Ok(v1::GetTaskResponse { task: Some(to_proto::shown_task(&task)) })
 }
 
-impl Tasks {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
+pub(super) async fn list_tasks(call: Call, request: v1::ListTasksRequest) -> Result<v1::ListTasksResponse, Status> {
+    call.run_large(move |broker, caller| list(broker, caller, &request)).await
 }
 
-#[tonic::async_trait]
-impl TaskService for Tasks {
-    async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        let id = parsed_id("task_id", &request.get_ref().task_id, TaskId::parse)?;
-        let task = read_small(&self.broker, &caller, move |view| view.shown_task(&id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::shown_task(&task)) }))
-    }
+pub(super) async fn get_custody_log(
+    call: Call,
+    request: v1::GetCustodyLogRequest,
+) -> Result<v1::GetCustodyLogResponse, Status> {
+    call.run_large(move |broker, caller| custody_log(broker, caller, &request)).await
+}
 
-    async fn list_tasks(
-        &self,
-        request: Request<v1::ListTasksRequest>,
-    ) -> Result<Response<v1::ListTasksResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        run_large(&self.broker, &caller, move |broker, caller| list(broker, caller, request.get_ref()))
-            .await
-            .map(Response::new)
-    }
+pub(super) async fn resume_tasks(
+    call: Call,
+    request: v1::ResumeTasksRequest,
+) -> Result<v1::ResumeTasksResponse, Status> {
+    let agent = call.agent()?.clone();
+    let instance = parsed_id("instance_id", &request.instance_id, InstanceId::parse)?;
+    let tasks_max = page_size(request.max_tasks);
+    let owner = agent.clone();
+    let tasks = call.read_large(move |view| view.left_tasks(&owner)).await?;
+    let given = call.ask(|_, reply| Command::Resume { agent, instance, tasks, tasks_max, reply }).await?;
+    let read = move |view: View<'_>| given.iter().map(|task| Ok(to_proto::task(&view.task(task)?))).collect();
+    let tasks = call.read_large(read).await?;
+    Ok(v1::ResumeTasksResponse { tasks })
+}
 
-    async fn get_custody_log(
-        &self,
-        request: Request<v1::GetCustodyLogRequest>,
-    ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        run_large(&self.broker, &caller, move |broker, caller| custody_log(broker, caller, request.get_ref()))
-            .await
-            .map(Response::new)
-    }
+pub(super) async fn reassign_task(
+    call: Call,
+    request: v1::ReassignTaskRequest,
+) -> Result<v1::ReassignTaskResponse, Status> {
+    let wanted = reassignment(request)?;
+    let Reassigned { task, handoff } = call.ask(|caller, reply| Command::Reassign { wanted, caller, reply }).await?;
+    Ok(v1::ReassignTaskResponse { task: Some(to_proto::task(&task)), handoff: Some(to_proto::handoff(&handoff)) })
+}
 
-    async fn resume_tasks(
-        &self,
-        request: Request<v1::ResumeTasksRequest>,
-    ) -> Result<Response<v1::ResumeTasksResponse>, Status> {
-        let agent = auth::agent(&self.broker, &request)?;
-        let caller = Caller::Agent(agent.clone());
-        let instance = parsed_id("instance_id", &request.get_ref().instance_id, InstanceId::parse)?;
-        let tasks_max = page_size(request.get_ref().max_tasks);
-        let owner = agent.clone();
-        let search = move |broker: &Broker, caller: &Caller| broker.view(caller).left_tasks(&owner).map_err(refuse);
-        let tasks = run_large(&self.broker, &caller, search).await?;
-        let command = |reply| Command::Resume { agent, instance, tasks, tasks_max, reply };
-        let given = self.broker.ask(command).await.map_err(refuse_shared)?;
-        let read = move |broker: &Broker, caller: &Caller| {
-            let view = broker.view(caller);
-            given.iter().map(|task| view.task(task).map(|task| to_proto::task(&task)).map_err(refuse)).collect()
-        };
-        let tasks = run_large(&self.broker, &caller, read).await?;
-        Ok(Response::new(v1::ResumeTasksResponse { tasks }))
-    }
-
-    async fn reassign_task(
-        &self,
-        request: Request<v1::ReassignTaskRequest>,
-    ) -> Result<Response<v1::ReassignTaskResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReassignTasks)?;
-        let wanted = reassignment(request.into_inner())?;
-        let command = |reply| Command::Reassign { wanted, caller, reply };
-        let Reassigned { task, handoff } = self.broker.ask(command).await.map_err(refuse_shared)?;
-        Ok(Response::new(v1::ReassignTaskResponse {
-            task: Some(to_proto::task(&task)),
-            handoff: Some(to_proto::handoff(&handoff)),
-        }))
-    }
-
-    type WatchTaskStream = Responses<v1::WatchTaskResponse>;
-
-    async fn watch_task(
-        &self,
-        request: Request<v1::WatchTaskRequest>,
-    ) -> Result<Response<Self::WatchTaskStream>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
-        let request = request.get_ref();
-        let task = parsed_id("task_id", &request.task_id, TaskId::parse)?;
-        let id = task.clone();
-        // A task that the caller may not see is refused here, with the same answer as an absent one.
-        read_small(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
-        let (updates, latest) = Updates::latest();
-        // Subscribes before the first page is read: an entry written between the two is announced, not lost.
-        let watch = self.broker.watch(EntityId::Task(task.clone()), updates).await.map_err(refuse_shared)?;
-        let (broker, after) = (self.broker.clone(), request.after_number);
-        Ok(Response::new(responses::stream(async move |taker| {
-            let _watch = watch;
-            let watcher = Watcher { broker: broker.clone(), caller, task, after, latest, taker };
-            log_watch::follow(watcher, broker).await
-        })))
-    }
+pub(super) async fn watch_task(
+    call: Call,
+    request: v1::WatchTaskRequest,
+) -> Result<Responses<v1::WatchTaskResponse>, Status> {
+    let task = parsed_id("task_id", &request.task_id, TaskId::parse)?;
+    let id = task.clone();
+    // A task that the caller may not see is refused here, with the same answer as an absent one.
+    call.read_small(move |view| view.task(&id)).await?;
+    let (updates, latest) = Updates::latest();
+    // Subscribes before the first page is read: an entry written between the two is announced, not lost.
+    let watch = call.broker.watch(EntityId::Task(task.clone()), updates).await.map_err(refuse_shared)?;
+    let (broker, after) = (call.broker.clone(), request.after_number);
+    Ok(responses::stream(async move |taker| {
+        let _watch = watch;
+        log_watch::follow(Watcher { call, task, after, latest, taker }, broker).await
+    }))
 }
 
 /// The most entries that one read of a watcher returns. Few of them have an envelope.
 const ENTRIES_MAX: usize = 16;
 
 struct Watcher {
-    broker: Broker,
-    caller: Caller,
+    call: Call,
     task: TaskId,
     /// The number of the last entry that was sent or is missing.
     after: u64,
@@ -149,7 +109,7 @@ impl LogWatcher for Watcher {
             }
             for entry in page.entries {
                 self.after = entry.entry.as_ref().map_or(self.after, |entry| entry.number);
-                self.send(v1::watch_task_response::Update::Entry(Box::new(sign(&self.broker, entry)))).await;
+                self.send(v1::watch_task_response::Update::Entry(Box::new(sign(&self.call.broker, entry)))).await;
             }
             // Only a read up to the announced length is complete; a page may end early.
             if self.after >= page.length {
@@ -166,12 +126,12 @@ impl LogWatcher for Watcher {
 impl Watcher {
     async fn page(&self) -> Result<CustodyPage, Status> {
         let (task, after) = (self.task.clone(), self.after);
-        let page = read_small(&self.broker, &self.caller, move |view| {
+        let page = self.call.read_small(move |view| {
             let mut page = view.custody(&task, after, ENTRIES_MAX, false)?;
             log_watch::keep_first(&mut page.entries);
             Ok(page)
         });
-        page.await.map_err(refuse)
+        page.await
     }
 
     async fn send(&self, update: v1::watch_task_response::Update) {

@@ -6,20 +6,19 @@ use std::{
 };
 
 use serde_json::Value;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::{
-    auth, checked, checked_with, field,
+    call::Call,
+    checked, checked_with, field,
     log_watch::{self, LogUpdate, LogWatch},
-    page_size, parsed_id, read_small, refuse, refuse_shared,
+    page_size, parsed_id, refuse,
     registries::check_etag,
     responses::Responses,
-    run_large,
 };
 use crate::{
     broker::{
-        Broker, BrokerError,
-        access::{Caller, Purpose},
+        BrokerError,
         engine::{Command, Revision},
         queries::{ThreadFilter, ThreadWithSpecs, View},
     },
@@ -29,7 +28,7 @@ use crate::{
     },
     envelope::Checks,
     ids::{AgentId, MessageId, SpecId, TaskId, ThreadId, check_name},
-    proto::v1::{self, apply_handoff_action_request::Action as Asked, thread_service_server::ThreadService},
+    proto::v1::{self, apply_handoff_action_request::Action as Asked},
     records::{
         RegistrationName, Registry, agent_spec, agent_spec_to_v1, ended_request_to_v1, model_spec, model_spec_to_v1,
         thread_to_v1, unresolved,
@@ -49,10 +48,6 @@ const MODEL_BYTES_MAX: usize = 256;
 /// The most tools of a list.
 const TOOLS_MAX: usize = 256;
 
-pub(super) struct Threads {
-    broker: Broker,
-}
-
 /// What a boundary puts in force.
 struct InForce {
     thread: v1::Thread,
@@ -64,296 +59,253 @@ struct InForce {
     request: Option<v1::ThreadRequestEnded>,
 }
 
-impl Threads {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
-
-    /// Asks the engine for a step. The step is stored when this returns.
-    async fn apply(&self, caller: &Caller, about: EntityId, input: threads::Input) -> Result<(), Status> {
-        let input = Box::new(Input::Thread(input));
-        let caller = caller.clone();
-        let applied = self.broker.ask(|reply| Command::Apply { about, input, caller, reply }).await;
-        applied.map(drop).map_err(refuse_shared)
-    }
-
-    /// The thread as the caller may see it.
-    async fn thread(&self, caller: &Caller, id: &ThreadId) -> Result<Arc<Thread>, Status> {
-        let id = id.clone();
-        read_small(&self.broker, caller, move |view| view.thread(&id)).await.map_err(refuse)
-    }
-
-    /// Checks that the caller may use the thread.
-    async fn check_use(&self, caller: &Caller, id: &ThreadId) -> Result<(), Status> {
-        let id = id.clone();
-        read_small(&self.broker, caller, move |view| view.thread_for_use(&id).map(drop)).await.map_err(refuse)
-    }
-
-    /// Registers a spec. Returns it with its revision, and its name.
-    async fn put(&self, caller: &Caller, spec: Spec, etag: String) -> Result<(Arc<Spec>, v1::Registration), Status> {
-        let mut checks = Checks::default();
-        check_etag(&mut checks, &etag);
-        checked(checks)?;
-        let name = RegistrationName::new(Registry::of_specs(spec.kind), &spec.id);
-        self.broker.access().may_register(caller, &name).map_err(refuse)?;
-        let (kind, id, by) = (spec.kind, spec.id.clone(), caller.clone());
-        let revision = Box::new(Revision::Spec(spec));
-        let stored = self.broker.ask(|reply| Command::RegisterRevision { revision, caller: by, etag, reply }).await;
-        let registration = stored.map_err(refuse_shared)?.to_v1();
-        // The registration is stored, so a caller that may not read specs sees its own.
-        let spec = read_small(&self.broker, caller, move |view| view.registered_spec(kind, &id)).await;
-        Ok((spec.map_err(refuse)?, registration))
-    }
-
-    /// Makes the step of a boundary, and returns what is in force. A repeat reads the same boundary.
-    async fn boundary(&self, caller: &Caller, id: ThreadId, input: threads::Input) -> Result<InForce, Status> {
-        self.check_use(caller, &id).await?;
-        self.apply(caller, EntityId::Thread(id.clone()), input).await?;
-        read_small(&self.broker, caller, move |view| in_force(view, &id)).await.map_err(refuse)
-    }
+/// Asks the engine for a step. The step is stored when this returns.
+async fn apply(call: &Call, about: EntityId, input: threads::Input) -> Result<(), Status> {
+    let input = Box::new(Input::Thread(input));
+    call.ask(|caller, reply| Command::Apply { about, input, caller, reply }).await.map(drop)
 }
 
-#[tonic::async_trait]
-impl ThreadService for Threads {
-    async fn put_agent_spec(
-        &self,
-        request: Request<v1::PutAgentSpecRequest>,
-    ) -> Result<Response<v1::PutAgentSpecResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ManageSpecs)?;
-        self.broker.count_name_change(&caller).map_err(refuse)?;
-        let v1::PutAgentSpecRequest { spec, etag } = request.into_inner();
-        let (spec, registration) = self.put(&caller, parse_agent_spec(spec.as_ref())?, etag).await?;
-        let spec = Some(agent_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
-        Ok(Response::new(v1::PutAgentSpecResponse { spec, registration: Some(registration) }))
-    }
+/// The thread as the caller may see it.
+async fn visible_thread(call: &Call, id: &ThreadId) -> Result<Arc<Thread>, Status> {
+    let id = id.clone();
+    call.read_small(move |view| view.thread(&id)).await
+}
 
-    async fn get_agent_spec(
-        &self,
-        request: Request<v1::GetAgentSpecRequest>,
-    ) -> Result<Response<v1::GetAgentSpecResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
-        let v1::GetAgentSpecRequest { spec_id, revision } = request.into_inner();
-        let id = parsed_id("spec_id", &spec_id, SpecId::parse)?;
-        let found = read_small(&self.broker, &caller, move |view| {
-            let spec = agent_spec_to_v1(&*view.spec(SpecKind::Agent, &id, revision)?)?;
-            Ok((spec, view.may_read_prompt(&id)?))
-        });
-        let (spec, is_whole) = found.await.map_err(refuse)?;
-        let spec = if is_whole { spec } else { without_prompt(spec) };
-        Ok(Response::new(v1::GetAgentSpecResponse { spec: Some(spec), prompt_hidden: !is_whole }))
-    }
+/// Checks that the caller may use the thread.
+async fn check_use(call: &Call, id: &ThreadId) -> Result<(), Status> {
+    let id = id.clone();
+    call.read_small(move |view| view.thread_for_use(&id).map(drop)).await
+}
 
-    async fn list_agent_specs(
-        &self,
-        request: Request<v1::ListAgentSpecsRequest>,
-    ) -> Result<Response<v1::ListAgentSpecsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
-        let listed = run_large(&self.broker, &caller, move |broker, caller| {
-            let request = request.get_ref();
-            let size = page_size(request.page_size);
-            let page = broker.view(caller).specs(SpecKind::Agent, size, &request.page_token).map_err(refuse)?;
-            let brief = |spec: &Arc<Spec>| {
-                Ok(without_prompt(agent_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?))
-            };
-            let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
-            Ok(v1::ListAgentSpecsResponse { specs, next_page_token: page.next_token })
-        });
-        listed.await.map(Response::new)
-    }
+/// Registers a spec. Returns it with its revision, and its name.
+async fn put(call: &Call, spec: Spec, etag: String) -> Result<(Arc<Spec>, v1::Registration), Status> {
+    let mut checks = Checks::default();
+    check_etag(&mut checks, &etag);
+    checked(checks)?;
+    let name = RegistrationName::new(Registry::of_specs(spec.kind), &spec.id);
+    call.broker.access().may_register(&call.caller, &name).map_err(refuse)?;
+    let (kind, id) = (spec.kind, spec.id.clone());
+    let revision = Box::new(Revision::Spec(spec));
+    let stored = call.ask(|caller, reply| Command::RegisterRevision { revision, caller, etag, reply }).await?;
+    // The registration is stored, so a caller that may not read specs sees its own.
+    let spec = call.read_small(move |view| view.registered_spec(kind, &id)).await?;
+    Ok((spec, stored.to_v1()))
+}
 
-    async fn put_model_spec(
-        &self,
-        request: Request<v1::PutModelSpecRequest>,
-    ) -> Result<Response<v1::PutModelSpecResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ManageSpecs)?;
-        self.broker.count_name_change(&caller).map_err(refuse)?;
-        let v1::PutModelSpecRequest { spec, etag } = request.into_inner();
-        let (spec, registration) = self.put(&caller, parse_model_spec(spec.as_ref())?, etag).await?;
-        let spec = Some(model_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
-        Ok(Response::new(v1::PutModelSpecResponse { spec, registration: Some(registration) }))
-    }
+/// Makes the step of a boundary, and returns what is in force. A repeat reads the same boundary.
+async fn boundary(call: &Call, id: ThreadId, input: threads::Input) -> Result<InForce, Status> {
+    check_use(call, &id).await?;
+    apply(call, EntityId::Thread(id.clone()), input).await?;
+    call.read_small(move |view| in_force(view, &id)).await
+}
 
-    async fn list_model_specs(
-        &self,
-        request: Request<v1::ListModelSpecsRequest>,
-    ) -> Result<Response<v1::ListModelSpecsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadSpecs)?;
-        let listed = run_large(&self.broker, &caller, move |broker, caller| {
-            let request = request.get_ref();
-            let size = page_size(request.page_size);
-            let page = broker.view(caller).specs(SpecKind::Model, size, &request.page_token).map_err(refuse)?;
-            let brief = |spec: &Arc<Spec>| {
-                let spec = model_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
-                Ok(v1::ModelSpec { parameters_json: String::new(), ..spec })
-            };
-            let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
-            Ok(v1::ListModelSpecsResponse { specs, next_page_token: page.next_token })
-        });
-        listed.await.map(Response::new)
-    }
+pub(super) async fn put_agent_spec(
+    call: Call,
+    request: v1::PutAgentSpecRequest,
+) -> Result<v1::PutAgentSpecResponse, Status> {
+    let v1::PutAgentSpecRequest { spec, etag } = request;
+    let (spec, registration) = put(&call, parse_agent_spec(spec.as_ref())?, etag).await?;
+    let spec = Some(agent_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
+    Ok(v1::PutAgentSpecResponse { spec, registration: Some(registration) })
+}
 
-    async fn create_thread(
-        &self,
-        request: Request<v1::CreateThreadRequest>,
-    ) -> Result<Response<v1::CreateThreadResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
-        let request = request.get_ref();
+pub(super) async fn get_agent_spec(
+    call: Call,
+    request: v1::GetAgentSpecRequest,
+) -> Result<v1::GetAgentSpecResponse, Status> {
+    let v1::GetAgentSpecRequest { spec_id, revision } = request;
+    let id = parsed_id("spec_id", &spec_id, SpecId::parse)?;
+    let found = call.read_small(move |view| {
+        let spec = agent_spec_to_v1(&*view.spec(SpecKind::Agent, &id, revision)?)?;
+        Ok((spec, view.may_read_prompt(&id)?))
+    });
+    let (spec, is_whole) = found.await?;
+    let spec = if is_whole { spec } else { without_prompt(spec) };
+    Ok(v1::GetAgentSpecResponse { spec: Some(spec), prompt_hidden: !is_whole })
+}
+
+pub(super) async fn list_agent_specs(
+    call: Call,
+    request: v1::ListAgentSpecsRequest,
+) -> Result<v1::ListAgentSpecsResponse, Status> {
+    call.run_large(move |broker, caller| {
+        let size = page_size(request.page_size);
+        let page = broker.view(caller).specs(SpecKind::Agent, size, &request.page_token).map_err(refuse)?;
+        let brief = |spec: &Arc<Spec>| {
+            Ok(without_prompt(agent_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?))
+        };
+        let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
+        Ok(v1::ListAgentSpecsResponse { specs, next_page_token: page.next_token })
+    })
+    .await
+}
+
+pub(super) async fn put_model_spec(
+    call: Call,
+    request: v1::PutModelSpecRequest,
+) -> Result<v1::PutModelSpecResponse, Status> {
+    let v1::PutModelSpecRequest { spec, etag } = request;
+    let (spec, registration) = put(&call, parse_model_spec(spec.as_ref())?, etag).await?;
+    let spec = Some(model_spec_to_v1(&spec).map_err(|error| refuse(BrokerError::from(error)))?);
+    Ok(v1::PutModelSpecResponse { spec, registration: Some(registration) })
+}
+
+pub(super) async fn list_model_specs(
+    call: Call,
+    request: v1::ListModelSpecsRequest,
+) -> Result<v1::ListModelSpecsResponse, Status> {
+    call.run_large(move |broker, caller| {
+        let size = page_size(request.page_size);
+        let page = broker.view(caller).specs(SpecKind::Model, size, &request.page_token).map_err(refuse)?;
+        let brief = |spec: &Arc<Spec>| {
+            let spec = model_spec_to_v1(spec).map_err(|error| refuse(BrokerError::from(error)))?;
+            Ok(v1::ModelSpec { parameters_json: String::new(), ..spec })
+        };
+        let specs = page.entries.iter().map(brief).collect::<Result<_, Status>>()?;
+        Ok(v1::ListModelSpecsResponse { specs, next_page_token: page.next_token })
+    })
+    .await
+}
+
+pub(super) async fn create_thread(
+    call: Call,
+    request: v1::CreateThreadRequest,
+) -> Result<v1::CreateThreadResponse, Status> {
+    let mut checks = Checks::default();
+    let base = checks.id("base_spec_id", &request.base_spec_id, SpecId::parse);
+    let id = checks.optional_id("thread_id", &request.thread_id, ThreadId::parse);
+    let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+    let participants = checks.ids("participant_ids", &request.participant_ids, PARTICIPANTS_MAX, AgentId::parse);
+    for (place, agent) in participants.iter().enumerate() {
+        if call.broker.directory().get(agent).is_none() {
+            checks.wrong(format!("participant_ids[{place}]"), "is not registered");
+        }
+    }
+    let base = checked_with(checks, base)?;
+    let id = id.unwrap_or_else(|| {
+        let id = call.broker.ids().message_id(call.broker.now()).to_string();
+        ThreadId::parse(&id).expect("a UUID is a name")
+    });
+    call.broker.access().may_create_thread(&call.caller, &id).map_err(refuse)?;
+    let participants = participants.into_iter().collect::<BTreeSet<_>>();
+    let create = Create { base, by: call.caller.as_agent().cloned(), task, participants };
+    apply(&call, EntityId::Thread(id.clone()), threads::Input::Create(create)).await?;
+    let thread = Some(thread_to_v1(&*visible_thread(&call, &id).await?));
+    Ok(v1::CreateThreadResponse { thread })
+}
+
+pub(super) async fn get_thread(call: Call, request: v1::GetThreadRequest) -> Result<v1::GetThreadResponse, Status> {
+    let id = parsed_id("thread_id", &request.thread_id, ThreadId::parse)?;
+    let thread = Some(thread_to_v1(&*visible_thread(&call, &id).await?));
+    Ok(v1::GetThreadResponse { thread })
+}
+
+pub(super) async fn list_threads(
+    call: Call,
+    request: v1::ListThreadsRequest,
+) -> Result<v1::ListThreadsResponse, Status> {
+    call.run_large(move |broker, caller| {
+        let size = page_size(request.page_size);
         let mut checks = Checks::default();
-        let base = checks.id("base_spec_id", &request.base_spec_id, SpecId::parse);
-        let id = checks.optional_id("thread_id", &request.thread_id, ThreadId::parse);
         let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
-        let participants = checks.ids("participant_ids", &request.participant_ids, PARTICIPANTS_MAX, AgentId::parse);
-        for (place, agent) in participants.iter().enumerate() {
-            if self.broker.directory().get(agent).is_none() {
-                checks.wrong(format!("participant_ids[{place}]"), "is not registered");
-            }
+        let in_force = checks.optional_id("in_force_spec_id", &request.in_force_spec_id, SpecId::parse);
+        checked(checks)?;
+        let filter = ThreadFilter { task, in_force };
+        let page = broker.view(caller).threads(&filter, size, &request.page_token).map_err(refuse)?;
+        let threads = page.entries.iter().map(|thread| thread_to_v1(thread)).collect();
+        Ok(v1::ListThreadsResponse { threads, next_page_token: page.next_token })
+    })
+    .await
+}
+
+pub(super) async fn watch_thread(
+    call: Call,
+    request: v1::WatchThreadRequest,
+) -> Result<Responses<v1::WatchThreadResponse>, Status> {
+    let id = parsed_id("thread_id", &request.thread_id, ThreadId::parse)?;
+    // A thread that the caller may not see is refused here, with the same answer as an absent one.
+    visible_thread(&call, &id).await?;
+    let asked = LogWatch {
+        entity: EntityId::Thread(id.clone()),
+        after: request.after_number,
+        read: move |view: View<'_>, after| view.thread_log(&id, after, log_watch::ENTRIES_MAX),
+        respond: thread_update,
+    };
+    log_watch::open(call, asked).await
+}
+
+pub(super) async fn apply_handoff_action(
+    call: Call,
+    request: v1::ApplyHandoffActionRequest,
+) -> Result<v1::ApplyHandoffActionResponse, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("thread_id", &request.thread_id, ThreadId::parse);
+    let action_id = checks.optional_id("action_id", &request.action_id, MessageId::parse).map(ActionId);
+    let action = match &request.action {
+        Some(Asked::RequestSpecId(spec)) => checks.id("request_spec_id", spec, SpecId::parse).map(Action::Request),
+        Some(Asked::ActivateSpecId(spec)) => checks.id("activate_spec_id", spec, SpecId::parse).map(Action::Activate),
+        Some(Asked::Clear(true)) => Some(Action::Clear),
+        Some(Asked::Clear(false)) => {
+            checks.wrong("clear", "must be true");
+            None
         }
-        let base = checked_with(checks, base)?;
-        let id = id.unwrap_or_else(|| {
-            let id = self.broker.ids().message_id(self.broker.now()).to_string();
-            ThreadId::parse(&id).expect("a UUID is a name")
-        });
-        self.broker.access().may_create_thread(&caller, &id).map_err(refuse)?;
-        let participants = participants.into_iter().collect::<BTreeSet<_>>();
-        let create = Create { base, by: caller.as_agent().cloned(), task, participants };
-        self.apply(&caller, EntityId::Thread(id.clone()), threads::Input::Create(create)).await?;
-        let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
-        Ok(Response::new(v1::CreateThreadResponse { thread }))
-    }
-
-    async fn get_thread(
-        &self,
-        request: Request<v1::GetThreadRequest>,
-    ) -> Result<Response<v1::GetThreadResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
-        let id = parsed_id("thread_id", &request.get_ref().thread_id, ThreadId::parse)?;
-        let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
-        Ok(Response::new(v1::GetThreadResponse { thread }))
-    }
-
-    async fn list_threads(
-        &self,
-        request: Request<v1::ListThreadsRequest>,
-    ) -> Result<Response<v1::ListThreadsResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
-        let listed = run_large(&self.broker, &caller, move |broker, caller| {
-            let request = request.get_ref();
-            let size = page_size(request.page_size);
-            let mut checks = Checks::default();
-            let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
-            let in_force = checks.optional_id("in_force_spec_id", &request.in_force_spec_id, SpecId::parse);
-            checked(checks)?;
-            let filter = ThreadFilter { task, in_force };
-            let page = broker.view(caller).threads(&filter, size, &request.page_token).map_err(refuse)?;
-            let threads = page.entries.iter().map(|thread| thread_to_v1(thread)).collect();
-            Ok(v1::ListThreadsResponse { threads, next_page_token: page.next_token })
-        });
-        listed.await.map(Response::new)
-    }
-
-    type WatchThreadStream = Responses<v1::WatchThreadResponse>;
-
-    async fn watch_thread(
-        &self,
-        request: Request<v1::WatchThreadRequest>,
-    ) -> Result<Response<Self::WatchThreadStream>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::ReadThreads)?;
-        let request = request.get_ref();
-        let id = parsed_id("thread_id", &request.thread_id, ThreadId::parse)?;
-        // A thread that the caller may not see is refused here, with the same answer as an absent one.
-        self.thread(&caller, &id).await?;
-        let asked = LogWatch {
-            entity: EntityId::Thread(id.clone()),
-            after: request.after_number,
-            read: move |view: View<'_>, after| view.thread_log(&id, after, log_watch::ENTRIES_MAX),
-            respond: thread_update,
-        };
-        log_watch::open(&self.broker, caller, asked).await.map(Response::new)
-    }
-
-    async fn apply_handoff_action(
-        &self,
-        request: Request<v1::ApplyHandoffActionRequest>,
-    ) -> Result<Response<v1::ApplyHandoffActionResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
-        let request = request.get_ref();
-        let mut checks = Checks::default();
-        let id = checks.id("thread_id", &request.thread_id, ThreadId::parse);
-        let action_id = checks.optional_id("action_id", &request.action_id, MessageId::parse).map(ActionId);
-        let action = match &request.action {
-            Some(Asked::RequestSpecId(spec)) => checks.id("request_spec_id", spec, SpecId::parse).map(Action::Request),
-            Some(Asked::ActivateSpecId(spec)) => {
-                checks.id("activate_spec_id", spec, SpecId::parse).map(Action::Activate)
-            }
-            Some(Asked::Clear(true)) => Some(Action::Clear),
-            Some(Asked::Clear(false)) => {
-                checks.wrong("clear", "must be true");
-                None
-            }
-            None => {
-                checks.wrong("action", "must be set");
-                None
-            }
-        };
-        let (id, action) = checked_with(checks, (id, action))?;
-        self.check_use(&caller, &id).await?;
-        let act = threads::Input::Act { id: action_id, action, by: caller.as_agent().cloned() };
-        self.apply(&caller, EntityId::Thread(id.clone()), act).await?;
-        let thread = self.thread(&caller, &id).await?;
-        let waiting = thread.requested.as_ref();
-        let warning = waiting.and_then(|request| Some(unresolved(&request.spec, request.warning?)));
-        let (thread, warning) = (Some(thread_to_v1(&thread)), warning.unwrap_or_default());
-        Ok(Response::new(v1::ApplyHandoffActionResponse { thread, warning }))
-    }
-
-    async fn begin_run(&self, request: Request<v1::BeginRunRequest>) -> Result<Response<v1::BeginRunResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
-        let (id, run) = thread_and_run(&request.get_ref().thread_id, &request.get_ref().run_id, Checks::default())?;
-        let begin = threads::Input::BeginRun { run, runner: caller.as_agent().cloned() };
-        let InForce { thread, switched, spec, model, deactivate, activate, request } =
-            self.boundary(&caller, id, begin).await?;
-        Ok(Response::new(v1::BeginRunResponse {
-            thread: Some(thread),
-            switched,
-            spec: Some(spec),
-            model: Some(model),
-            deactivate_plugin_ids: deactivate,
-            activate_plugin_ids: activate,
-            request,
-        }))
-    }
-
-    async fn end_step(&self, request: Request<v1::EndStepRequest>) -> Result<Response<v1::EndStepResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
-        let request = request.get_ref();
-        let mut checks = Checks::default();
-        if request.step == 0 {
-            checks.wrong("step", "must be at least 1");
+        None => {
+            checks.wrong("action", "must be set");
+            None
         }
-        let (id, run) = thread_and_run(&request.thread_id, &request.run_id, checks)?;
-        let end = threads::Input::EndStep { run, runner: caller.as_agent().cloned(), step: request.step };
-        let InForce { thread, switched, spec, model, deactivate, activate, request } =
-            self.boundary(&caller, id, end).await?;
-        Ok(Response::new(v1::EndStepResponse {
-            thread: Some(thread),
-            switched,
-            spec: Some(spec),
-            model: Some(model),
-            deactivate_plugin_ids: deactivate,
-            activate_plugin_ids: activate,
-            request,
-        }))
-    }
+    };
+    let (id, action) = checked_with(checks, (id, action))?;
+    check_use(&call, &id).await?;
+    let act = threads::Input::Act { id: action_id, action, by: call.caller.as_agent().cloned() };
+    apply(&call, EntityId::Thread(id.clone()), act).await?;
+    let thread = visible_thread(&call, &id).await?;
+    let waiting = thread.requested.as_ref();
+    let warning = waiting.and_then(|request| Some(unresolved(&request.spec, request.warning?)));
+    let (thread, warning) = (Some(thread_to_v1(&thread)), warning.unwrap_or_default());
+    Ok(v1::ApplyHandoffActionResponse { thread, warning })
+}
 
-    async fn end_run(&self, request: Request<v1::EndRunRequest>) -> Result<Response<v1::EndRunResponse>, Status> {
-        let caller = auth::admitted(&self.broker, &request, Purpose::UseThreads)?;
-        let (id, run) = thread_and_run(&request.get_ref().thread_id, &request.get_ref().run_id, Checks::default())?;
-        self.check_use(&caller, &id).await?;
-        let end = threads::Input::EndRun { run, runner: caller.as_agent().cloned() };
-        self.apply(&caller, EntityId::Thread(id.clone()), end).await?;
-        let thread = Some(thread_to_v1(&*self.thread(&caller, &id).await?));
-        Ok(Response::new(v1::EndRunResponse { thread }))
+pub(super) async fn begin_run(call: Call, request: v1::BeginRunRequest) -> Result<v1::BeginRunResponse, Status> {
+    let (id, run) = thread_and_run(&request.thread_id, &request.run_id, Checks::default())?;
+    let begin = threads::Input::BeginRun { run, runner: call.caller.as_agent().cloned() };
+    let InForce { thread, switched, spec, model, deactivate, activate, request } = boundary(&call, id, begin).await?;
+    Ok(v1::BeginRunResponse {
+        thread: Some(thread),
+        switched,
+        spec: Some(spec),
+        model: Some(model),
+        deactivate_plugin_ids: deactivate,
+        activate_plugin_ids: activate,
+        request,
+    })
+}
+
+pub(super) async fn end_step(call: Call, request: v1::EndStepRequest) -> Result<v1::EndStepResponse, Status> {
+    let mut checks = Checks::default();
+    if request.step == 0 {
+        checks.wrong("step", "must be at least 1");
     }
+    let (id, run) = thread_and_run(&request.thread_id, &request.run_id, checks)?;
+    let end = threads::Input::EndStep { run, runner: call.caller.as_agent().cloned(), step: request.step };
+    let InForce { thread, switched, spec, model, deactivate, activate, request } = boundary(&call, id, end).await?;
+    Ok(v1::EndStepResponse {
+        thread: Some(thread),
+        switched,
+        spec: Some(spec),
+        model: Some(model),
+        deactivate_plugin_ids: deactivate,
+        activate_plugin_ids: activate,
+        request,
+    })
+}
+
+pub(super) async fn end_run(call: Call, request: v1::EndRunRequest) -> Result<v1::EndRunResponse, Status> {
+    let (id, run) = thread_and_run(&request.thread_id, &request.run_id, Checks::default())?;
+    check_use(&call, &id).await?;
+    let end = threads::Input::EndRun { run, runner: call.caller.as_agent().cloned() };
+    apply(&call, EntityId::Thread(id.clone()), end).await?;
+    let thread = Some(thread_to_v1(&*visible_thread(&call, &id).await?));
+    Ok(v1::EndRunResponse { thread })
 }
 
 fn thread_and_run(thread: &str, run: &str, mut checks: Checks) -> Result<(ThreadId, ThreadRunId), Status> {

@@ -3,18 +3,18 @@
 use std::{pin::pin, time::Duration};
 
 use prost::Message as _;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::{
-    auth, checked_with, field,
+    call::Call,
+    checked_with, field,
     log_watch::{self, Latest, LogWatcher, Next},
-    messages, page_size, parsed_id, read_large, read_small, refuse, refuse_shared,
+    page_size, parsed_id, refuse, refuse_shared,
     responses::{self, Responses, Taker},
 };
 use crate::{
     broker::{
         Broker, BrokerError, OpenWatch, Updates,
-        access::{Caller, Purpose},
         engine::NO_WORKSPACES,
         queries::{EntryPage, EntryQuery},
     },
@@ -24,7 +24,7 @@ use crate::{
     },
     envelope::Checks,
     ids::AgentId,
-    proto::v1::{self, watch_entries_response::Update as Sent, workspace_service_server::WorkspaceService},
+    proto::v1::{self, watch_entries_response::Update as Sent},
     wire::to_proto,
 };
 
@@ -35,145 +35,115 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The page of `ListEntries` where the request sets none.
 const PAGE_DEFAULT: usize = 200;
 
-pub(super) struct Workspaces {
-    broker: Broker,
+pub(super) async fn append_entry(
+    call: Call,
+    request: v1::AppendEntryRequest,
+) -> Result<v1::AppendEntryResponse, Status> {
+    let envelope = request.envelope;
+    // Bytes that do not decode are refused by the same check as those of any other call.
+    if let Ok(envelope) = v1::Envelope::decode(envelope.clone())
+        && envelope.message_type() != v1::MessageType::WorkspaceAppend
+    {
+        return Err(refuse(field("envelope.message_type", "must be WORKSPACE_APPEND")));
+    }
+    let author = v1::Envelope::decode(envelope.clone()).unwrap_or_default().sender_id;
+    let receipt = super::submit(&call, envelope, None).await?;
+    let entry = entry_of(&call, &receipt, &author).await?;
+    Ok(v1::AppendEntryResponse { receipt: Some(receipt), entry })
 }
 
-impl Workspaces {
-    pub(super) fn new(broker: Broker) -> Self {
-        Self { broker }
-    }
+pub(super) async fn list_entries(
+    call: Call,
+    request: v1::ListEntriesRequest,
+) -> Result<v1::ListEntriesResponse, Status> {
+    check_enabled(&call)?;
+    let (query, wait) = list_query(&request)?;
+    let page = match wait {
+        Some(wait) => wait_for_entries(&call, query, wait).await?,
+        None => page(&call, query).await?,
+    };
+    Ok(v1::ListEntriesResponse {
+        next_after_sequence: page.next_after,
+        has_more: page.has_more(),
+        gap: page.gap.map(to_proto::gap),
+        last_sequence: page.last_sequence,
+        closed: page.is_closed,
+        entries: page.entries,
+    })
 }
 
-#[tonic::async_trait]
-impl WorkspaceService for Workspaces {
-    async fn append_entry(
-        &self,
-        request: Request<v1::AppendEntryRequest>,
-    ) -> Result<Response<v1::AppendEntryResponse>, Status> {
-        let sender = messages::sender(&self.broker, &request)?;
-        let envelope = request.into_inner().envelope;
-        // Bytes that do not decode are refused by the same check as those of any other call.
-        if let Ok(envelope) = v1::Envelope::decode(envelope.clone())
-            && envelope.message_type() != v1::MessageType::WorkspaceAppend
-        {
-            return Err(refuse(field("envelope.message_type", "must be WORKSPACE_APPEND")));
-        }
-        let author = v1::Envelope::decode(envelope.clone()).unwrap_or_default().sender_id;
-        let receipt = super::submit(&self.broker, envelope, sender.as_ref(), None).await?;
-        let entry = self.entry_of(&receipt, &author).await?;
-        Ok(Response::new(v1::AppendEntryResponse { receipt: Some(receipt), entry }))
-    }
-
-    async fn list_entries(
-        &self,
-        request: Request<v1::ListEntriesRequest>,
-    ) -> Result<Response<v1::ListEntriesResponse>, Status> {
-        let caller = self.reader(&request)?;
-        let (query, wait) = list_query(request.get_ref())?;
-        let page = match wait {
-            Some(wait) => self.wait_for_entries(&caller, query, wait).await?,
-            None => page(&self.broker, &caller, query).await.map_err(refuse)?,
-        };
-        Ok(Response::new(v1::ListEntriesResponse {
-            next_after_sequence: page.next_after,
-            has_more: page.has_more(),
-            gap: page.gap.map(to_proto::gap),
-            last_sequence: page.last_sequence,
-            closed: page.is_closed,
-            entries: page.entries,
-        }))
-    }
-
-    type WatchEntriesStream = Responses<v1::WatchEntriesResponse>;
-
-    async fn watch_entries(
-        &self,
-        request: Request<v1::WatchEntriesRequest>,
-    ) -> Result<Response<Self::WatchEntriesStream>, Status> {
-        let caller = self.reader(&request)?;
-        let query = watch_query(request.get_ref())?;
-        // A workspace that the caller may not read is refused here, with the same answer as an absent one.
-        let first = EntryQuery { limit: 1, ..query.clone() };
-        page(&self.broker, &caller, first).await.map_err(refuse)?;
-        // Subscribes before the first page is read: an entry written between the two is announced, not lost.
-        let changes = Changes::subscribe(&self.broker, &query.workspace).await?;
-        let broker = self.broker.clone();
-        Ok(Response::new(responses::stream(move |taker| {
-            let watcher = Watcher { broker: broker.clone(), caller, query, changes, taker, is_caught_up: false };
-            log_watch::follow(watcher, broker)
-        })))
-    }
-
-    async fn list_topics(
-        &self,
-        request: Request<v1::ListTopicsRequest>,
-    ) -> Result<Response<v1::ListTopicsResponse>, Status> {
-        let caller = self.reader(&request)?;
-        let id = parsed_id("workspace_id", &request.get_ref().workspace_id, WorkspaceId::parse)?;
-        let (topics, last_sequence) =
-            read_small(&self.broker, &caller, move |view| view.workspace_topics(&id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::ListTopicsResponse { topics, last_sequence }))
-    }
-
-    async fn get_workspace(
-        &self,
-        request: Request<v1::GetWorkspaceRequest>,
-    ) -> Result<Response<v1::GetWorkspaceResponse>, Status> {
-        let caller = self.reader(&request)?;
-        let id = parsed_id("workspace_id", &request.get_ref().workspace_id, WorkspaceId::parse)?;
-        let found = read_small(&self.broker, &caller, move |view| view.workspace(&id)).await.map_err(refuse)?;
-        let limits = self.broker.settings().workspace;
-        Ok(Response::new(v1::GetWorkspaceResponse { workspace: Some(to_proto::workspace(&found, &limits)) }))
-    }
+pub(super) async fn watch_entries(
+    call: Call,
+    request: v1::WatchEntriesRequest,
+) -> Result<Responses<v1::WatchEntriesResponse>, Status> {
+    check_enabled(&call)?;
+    let query = watch_query(&request)?;
+    // A workspace that the caller may not read is refused here, with the same answer as an absent one.
+    let first = EntryQuery { limit: 1, ..query.clone() };
+    page(&call, first).await?;
+    // Subscribes before the first page is read: an entry written between the two is announced, not lost.
+    let changes = Changes::subscribe(&call.broker, &query.workspace).await?;
+    let broker = call.broker.clone();
+    Ok(responses::stream(move |taker| {
+        log_watch::follow(Watcher { call, query, changes, taker, is_caught_up: false }, broker)
+    }))
 }
 
-impl Workspaces {
-    /// The caller of a read, unless the operator has switched workspaces off.
-    fn reader<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let caller = auth::admitted(&self.broker, request, Purpose::ReadWorkspaces)?;
-        if self.broker.settings().services.workspace { Ok(caller) } else { Err(refuse(NO_WORKSPACES)) }
-    }
+pub(super) async fn list_topics(call: Call, request: v1::ListTopicsRequest) -> Result<v1::ListTopicsResponse, Status> {
+    check_enabled(&call)?;
+    let id = parsed_id("workspace_id", &request.workspace_id, WorkspaceId::parse)?;
+    let (topics, last_sequence) = call.read_small(move |view| view.workspace_topics(&id)).await?;
+    Ok(v1::ListTopicsResponse { topics, last_sequence })
+}
 
-    /// The entry of an append of this agent that the broker has accepted. The envelope has proved its author, so a call
-    /// without a token gets the entry, too.
-    async fn entry_of(&self, receipt: &v1::Receipt, author: &str) -> Result<Option<v1::WorkspaceEntry>, Status> {
-        let id = receipt.resource.strip_prefix("workspace:").and_then(|id| WorkspaceId::parse(id).ok());
-        let (Some(id), Ok(author)) = (id, AgentId::parse(author)) else { return Ok(None) };
-        let sequence = receipt.resource_sequence;
-        let author = Caller::Agent(author);
-        read_small(&self.broker, &author, move |view| view.appended_entry(&id, sequence)).await.map_err(refuse)
-    }
+pub(super) async fn get_workspace(
+    call: Call,
+    request: v1::GetWorkspaceRequest,
+) -> Result<v1::GetWorkspaceResponse, Status> {
+    check_enabled(&call)?;
+    let id = parsed_id("workspace_id", &request.workspace_id, WorkspaceId::parse)?;
+    let found = call.read_small(move |view| view.workspace(&id)).await?;
+    let limits = call.broker.settings().workspace;
+    Ok(v1::GetWorkspaceResponse { workspace: Some(to_proto::workspace(&found, &limits)) })
+}
 
-    /// Reads a page, and reads it again after each change until it has an entry, the workspace is closed, or the time is
-    /// over.
-    async fn wait_for_entries(
-        &self,
-        caller: &Caller,
-        mut query: EntryQuery,
-        wait: Duration,
-    ) -> Result<EntryPage, Status> {
-        let mut over = pin!(tokio::time::sleep(wait));
-        // The right to read is checked before the engine is asked to watch.
-        let mut found = page(&self.broker, caller, query.clone()).await.map_err(refuse)?;
+/// Fails if the operator has switched workspaces off.
+fn check_enabled(call: &Call) -> Result<(), Status> {
+    if call.broker.settings().services.workspace { Ok(()) } else { Err(refuse(NO_WORKSPACES)) }
+}
+
+/// The entry of an append of this agent that the broker has accepted. The envelope has proved its author, so a call
+/// without a token gets the entry, too.
+async fn entry_of(call: &Call, receipt: &v1::Receipt, author: &str) -> Result<Option<v1::WorkspaceEntry>, Status> {
+    let id = receipt.resource.strip_prefix("workspace:").and_then(|id| WorkspaceId::parse(id).ok());
+    let (Some(id), Ok(author)) = (id, AgentId::parse(author)) else { return Ok(None) };
+    let sequence = receipt.resource_sequence;
+    call.of_sender(author).read_small(move |view| view.appended_entry(&id, sequence)).await
+}
+
+/// Reads a page, and reads it again after each change until it has an entry, the workspace is closed, or the time is
+/// over.
+async fn wait_for_entries(call: &Call, mut query: EntryQuery, wait: Duration) -> Result<EntryPage, Status> {
+    let mut over = pin!(tokio::time::sleep(wait));
+    // The right to read is checked before the engine is asked to watch.
+    let mut found = page(call, query.clone()).await?;
+    if is_answer(&found) {
+        return Ok(found);
+    }
+    let mut changes = Changes::subscribe(&call.broker, &query.workspace).await?;
+    loop {
+        // Entries of other topics are not looked at again.
+        let gap = found.gap;
+        query.after = found.next_after;
+        found = page(call, query.clone()).await?;
+        found.gap = gap.or(found.gap);
         if is_answer(&found) {
             return Ok(found);
         }
-        let mut changes = Changes::subscribe(&self.broker, &query.workspace).await?;
-        loop {
-            // Entries of other topics are not looked at again.
-            let gap = found.gap;
-            query.after = found.next_after;
-            found = page(&self.broker, caller, query.clone()).await.map_err(refuse)?;
-            found.gap = gap.or(found.gap);
-            if is_answer(&found) {
-                return Ok(found);
-            }
-            tokio::select! {
-                changed = changes.next() => changed?,
-                () = &mut over => return Ok(found),
-                () = self.broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
-            }
+        tokio::select! {
+            changed = changes.next() => changed?,
+            () = &mut over => return Ok(found),
+            () = call.broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
         }
     }
 }
@@ -213,8 +183,7 @@ impl Changes {
 }
 
 struct Watcher {
-    broker: Broker,
-    caller: Caller,
+    call: Call,
     query: EntryQuery,
     changes: Changes,
     taker: Taker<v1::WatchEntriesResponse>,
@@ -256,7 +225,7 @@ impl LogWatcher for Watcher {
 impl Watcher {
     async fn page(&self) -> Result<EntryPage, Status> {
         let query = self.query.clone();
-        let read = read_large(&self.broker, &self.caller, move |view| {
+        let read = self.call.read_large(move |view| {
             let mut page = view.workspace_entries(&query)?;
             let found = page.entries.len();
             log_watch::keep_first(&mut page.entries);
@@ -265,7 +234,7 @@ impl Watcher {
             }
             Ok(page)
         });
-        read.await.map_err(refuse)
+        read.await
     }
 
     async fn send(&self, update: Sent) {
@@ -274,8 +243,8 @@ impl Watcher {
 }
 
 /// Reads a page, which may have some megabytes, after a turn among the large reads.
-async fn page(broker: &Broker, caller: &Caller, query: EntryQuery) -> Result<EntryPage, BrokerError> {
-    read_large(broker, caller, move |view| view.workspace_entries(&query)).await
+async fn page(call: &Call, query: EntryQuery) -> Result<EntryPage, Status> {
+    call.read_large(move |view| view.workspace_entries(&query)).await
 }
 
 fn list_query(request: &v1::ListEntriesRequest) -> Result<(EntryQuery, Option<Duration>), Status> {

@@ -4,6 +4,8 @@ mod a2a;
 mod connect;
 mod grants;
 mod mcp;
+mod receiver;
+mod webhooks;
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -165,6 +167,8 @@ fn gateway(broker: &Broker, subcommand: &[&str]) -> std::process::Command {
     let mut command = baton();
     command.arg("gateway").args(subcommand).arg("--data").arg(broker.folder.path().join("gateway"));
     command.args(["--server", &broker.address, "-o", "json", "--ca"]).arg(broker.ca());
+    // The CA of the receivers of these tests stands for those of the system.
+    command.env("SSL_CERT_FILE", broker.ca());
     command
 }
 

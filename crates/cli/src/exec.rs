@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub(crate) use self::input::Input;
 use self::{
     child::{End, Run},
     guard::Guard,
-    input::Input,
 };
 use super::{
     Failure,

@@ -43,6 +43,8 @@ pub const CODES: [(u8, &[&str]); 9] = [
             "SESSION_ENDED",
             "NOT_READY",
             "DISK_FULL",
+            "WEBHOOK_EXISTS",
+            "WEBHOOK_UNKNOWN",
         ],
     ),
     (USAGE, &["USAGE_INVALID", "ID_AMBIGUOUS"]),

@@ -1,7 +1,10 @@
 //! `baton gateway`: agents over HTTP by keys that they have lent, and the grants of these keys.
 
+mod files;
 mod grants;
+mod sender;
 mod serve;
+mod webhooks;
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -9,7 +12,10 @@ use baton_faces::http::Published;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use self::grants::{Folder, State, Stored};
+use self::{
+    grants::{Folder, State, Stored},
+    webhooks::command::{self as webhook, WebhookArgs},
+};
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
@@ -30,7 +36,8 @@ const FOLDER: &str = "baton-gateway";
 /// Let programs act as agents over HTTP: serve MCP at /mcp, JSON at /api/v1 and A2A at /a2a, with a bearer token for each agent.
 ///
 /// An agent lends the gateway a key of its own for some days with `baton gateway grant`, which prints the token. The
-/// gateway connects to the broker as each of these agents. It keeps nothing but the keys, and may be killed at any time.
+/// gateway connects to the broker as each of these agents. It keeps nothing but the keys and the addresses of webhooks, and may be
+/// killed at any time.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -52,6 +59,7 @@ enum GatewayCommand {
     Grant(GrantArgs),
     Revoke(RevokeArgs),
     List(ListArgs),
+    Webhook(WebhookArgs),
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +93,10 @@ struct ServeArgs {
     /// each is at /a2a/NAME/.well-known/agent-card.json, for all. Nothing else is served to A2A clients.
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = Published::parse)]
     a2a_publish: Vec<Published>,
+    /// Let requests of the gateway itself, as those of webhooks, also go to this machine, over https:// or http://. For trials:
+    /// with it, an agent reaches what listens on this machine.
+    #[arg(long)]
+    allow_local_targets: bool,
     /// The most requests at a time. One over it gets status 503.
     #[arg(long, default_value_t = 512, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     requests_max: u32,
@@ -147,6 +159,7 @@ pub(super) async fn run(args: GatewayArgs, connection: &ConnectionArgs, output: 
         Some(GatewayCommand::Grant(args)) => grant(args, connection, output).await,
         Some(GatewayCommand::Revoke(args)) => revoke(args, connection, output).await,
         Some(GatewayCommand::List(args)) => list(&args, output),
+        Some(GatewayCommand::Webhook(args)) => webhook::run(args, output),
     }
 }
 

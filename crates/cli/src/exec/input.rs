@@ -1,4 +1,4 @@
-//! What a command reads of its task.
+//! What a command, and the receiver of a webhook, reads of its task.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ use baton_client::{
     proto::v1::{self, context_section::Content},
 };
 
-/// A task as its command reads it.
-pub(super) struct Input {
+/// A task as its worker reads it.
+pub(crate) struct Input {
     task_id: String,
-    pub(super) handoff_id: String,
+    pub(crate) handoff_id: String,
     /// The agent that offered the task.
-    pub(super) from: String,
-    task_type: String,
-    summary: String,
+    pub(crate) from: String,
+    pub(crate) task_type: String,
+    pub(crate) summary: String,
     is_resumed: bool,
     /// Each section, by its name.
     sections: Vec<(String, Section)>,
@@ -34,7 +34,7 @@ enum Section {
 
 impl Input {
     /// The request of the offer. An offer that an earlier process of the agent accepted has none, and the broker shows it.
-    pub(super) async fn of(offer: &Offer) -> Result<Self, ClientError> {
+    pub(crate) async fn of(offer: &Offer) -> Result<Self, ClientError> {
         let mut input = Self {
             task_id: offer.task_id.clone(),
             handoff_id: offer.handoff_id.clone(),
@@ -54,7 +54,7 @@ impl Input {
         Ok(input)
     }
 
-    pub(super) async fn read_context(&mut self, takeover: &Takeover) -> Result<(), ClientError> {
+    pub(crate) async fn read_context(&mut self, takeover: &Takeover) -> Result<(), ClientError> {
         for sent in &takeover.context().sections {
             // A delta is applied to its base.
             if let Some(content) = takeover.section(&sent.name).await? {
@@ -80,7 +80,7 @@ impl Input {
     }
 
     /// One JSON object. A section of JSON keeps each digit: its text becomes a part of this one.
-    pub(super) fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         let mut text = String::from("{");
         let head = [
             ("task_id", &self.task_id),

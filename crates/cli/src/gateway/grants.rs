@@ -3,9 +3,7 @@
 
 use std::{
     collections::HashSet,
-    fs,
-    io::{self, ErrorKind, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    fs, io,
     path::{Path, PathBuf},
     pin::Pin,
 };
@@ -20,7 +18,7 @@ use baton_client::{
 use baton_faces::http::{Grant, Grants, TokenDigest};
 use serde::{Deserialize, Serialize};
 
-use super::super::Failure;
+use super::{super::Failure, files};
 
 /// The names of lent keys begin with it.
 const KEY_PREFIX: &str = "gateway.";
@@ -118,25 +116,19 @@ pub(super) struct GrantFile(PathBuf);
 impl Folder {
     /// Opens the folder, and makes a missing one.
     pub(super) fn create(path: &Path) -> Result<Self, Failure> {
-        match fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Failure::writing(path, &error)),
-            _ => Self::open(path),
-        }
+        files::make_folder(path)?;
+        Self::open(path)
     }
 
     /// Opens an existing folder. Fails if other users can read it.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
-        let found = fs::metadata(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Failure::file(path, "there is no such folder; `baton gateway grant` makes it"),
-            _ => Failure::file(path, error),
-        })?;
-        let mode = found.mode() & 0o777;
-        if mode & 0o077 != 0 {
-            let path_text = path.display();
-            let text = format!("other users can read it (mode {mode:04o}); run chmod 700 {path_text}");
-            return Err(Failure::file(path, text));
-        }
+        files::check_folder(path, "baton gateway grant")?;
         Ok(Self(path.to_owned()))
+    }
+
+    /// The place of what a gateway keeps beside the grants.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
     }
 
     fn file(&self, token: &TokenDigest, state: State) -> PathBuf {
@@ -153,15 +145,7 @@ impl Folder {
             expire_time: stored.expire_time.to_string(),
         };
         let text = serde_json::to_string(&document).map_err(|error| Failure::failed(error.to_string()))?;
-        let written = || -> io::Result<()> {
-            // Temporary files have mode 0600.
-            let mut new = tempfile::Builder::new().prefix(".new").tempfile_in(&self.0)?;
-            new.write_all(text.as_bytes())?;
-            new.as_file().sync_all()?;
-            new.persist_noclobber(&file)?;
-            fs::File::open(&self.0)?.sync_all()
-        };
-        written().map_err(|error| Failure::writing(&file, &error))?;
+        files::write_new(&file, &text).map_err(|error| Failure::writing(&file, &error))?;
         Ok(GrantFile(file))
     }
 
@@ -192,6 +176,16 @@ impl Folder {
         }))
     }
 
+    /// The lent key of this agent with the latest end; `None`: no grant of the agent holds.
+    pub(super) fn identity_of(&self, agent: &AgentId, now: Timestamp) -> Result<Option<Identity>, Failure> {
+        let all = self.all()?.into_iter();
+        let held = all.filter(|(stored, state)| {
+            *state == State::Granted && stored.identity.agent == *agent && now < stored.expire_time
+        });
+        let longest = held.map(|(stored, _)| stored).max_by_key(|stored| stored.expire_time);
+        Ok(longest.map(|stored| stored.identity))
+    }
+
     fn names(&self) -> io::Result<Vec<(TokenDigest, State)>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.0)? {
@@ -218,29 +212,20 @@ impl GrantFile {
 
     /// Removes the grant with its key.
     pub(super) fn remove(self) -> Result<(), Failure> {
-        match fs::remove_file(&self.0) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::writing(&self.0, &error)),
-            _ => Ok(()),
-        }
+        files::remove(&self.0).map(drop).map_err(|error| Failure::writing(&self.0, &error))
     }
 }
 
 /// The text of a grant's file; `None` without a file.
 fn read(path: &Path) -> io::Result<Option<String>> {
-    let file = match fs::File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let mut text = String::new();
-    io::Read::read_to_string(&mut io::Read::take(file, FILE_BYTES_MAX), &mut text)?;
-    Ok(Some(text))
+    files::read(path, FILE_BYTES_MAX)
 }
 
 impl Grants for Folder {
     fn find<'a>(&'a self, token: &'a TokenDigest) -> Pin<Box<dyn Future<Output = Option<Grant>> + Send + 'a>> {
         Box::pin(async move {
             let (path, token) = (self.file(token, State::Granted), *token);
-            let found = on_thread(move || {
+            let found = files::on_thread(move || {
                 let text = read(&path).map_err(|error| error.to_string())?;
                 text.map(|text| Stored::parse(token, &text)).transpose()
             });
@@ -257,7 +242,7 @@ impl Grants for Folder {
     fn all(&self) -> Pin<Box<dyn Future<Output = Option<HashSet<TokenDigest>>> + Send + '_>> {
         Box::pin(async move {
             let folder = self.clone();
-            match on_thread(move || folder.names().map_err(|error| error.to_string())).await {
+            match files::on_thread(move || folder.names().map_err(|error| error.to_string())).await {
                 Ok(names) => {
                     let granted = names.into_iter().filter(|(_, state)| *state == State::Granted);
                     Some(granted.map(|(token, _)| token).collect())
@@ -271,13 +256,10 @@ impl Grants for Folder {
     }
 }
 
-/// Work with files, beside the threads that serve connections.
-async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use baton_client::time::{Clock as _, SystemClock};
 
     use super::*;

@@ -23,6 +23,8 @@ use super::{
     super::{Failure, connection::ConnectionArgs, connection::check_private, output::Output, signals},
     ServeArgs,
     grants::Folder,
+    sender::Sender,
+    webhooks,
 };
 
 /// The time limit for the TLS handshake, and for each head of a request. A connection without requests ends after it, too.
@@ -56,6 +58,7 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
         return Err(Failure::usage(text));
     }
     let folder = Folder::create(&args.folder.data)?;
+    let sender = Arc::new(Sender::new(args.allow_local_targets)?);
     let requests_max = args.requests_max as usize;
     let settings = Settings {
         options: connection.options_of_agent()?,
@@ -76,6 +79,7 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
     })?;
     let address = listener.local_addr()?;
     let stop = signals::stop_on_signal()?;
+    let keeping = webhooks::keep(folder.clone(), settings.options.clone(), sender, stop.clone());
     let gateway = Gateway::new(settings, Arc::new(folder), stop.clone());
     let scheme = if tls.is_some() { "https" } else { "http" };
     let (mcp, openapi) = (format!("{scheme}://{address}/mcp"), format!("{scheme}://{address}/api/v1/openapi.json"));
@@ -94,9 +98,10 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
         let gateway = Arc::clone(&gateway);
         async move { gateway.attend().await }
     });
+    let keeping = tokio::spawn(keeping);
     serve(listener, tls, gateway.router(), requests_max * CONNECTIONS_PER_REQUEST, &stop).await;
-    // The gateway ends with the signal.
-    drop(attending.await);
+    // Both end with the signal.
+    drop(tokio::join!(attending, keeping));
     Ok(())
 }
 

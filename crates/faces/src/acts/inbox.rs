@@ -1,6 +1,6 @@
 //! `inbox`.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use baton_client::proto::v1::{self, HandoffState, TaskStatus};
 use schemars::JsonSchema;
@@ -105,6 +105,31 @@ pub(crate) async fn read(face: &Face, limit: u32) -> Result<Waiting, ActError> {
         _ => "Nothing waits. Call `inbox` with wait_seconds 240 to wait for work.",
     };
     Ok(Waiting { offers, questions, tasks, next: next.to_owned() })
+}
+
+/// The most of each kind that are counted.
+const WAITING_MAX: u32 = 500;
+
+impl Face {
+    /// The ids of what waits for this agent: handoffs that are offered to it, and tasks with a question to it. At most 500
+    /// of each.
+    ///
+    /// # Errors
+    ///
+    /// The broker does not answer, or refuses the agent.
+    pub async fn waiting(&self) -> Result<BTreeSet<String>, ActError> {
+        let client = self.client().await?;
+        let agent_id = self.id().to_owned();
+        let request =
+            v1::ListHandoffsRequest { page_size: WAITING_MAX, agent_id, open_only: true, ..Default::default() };
+        let page = client.answer(client.handoffs().list_handoffs(request).await)?;
+        let offered = page.handoffs.into_iter().filter(|handoff| {
+            let is_open = matches!(handoff.state(), HandoffState::Requested | HandoffState::Deciding);
+            is_open && handoff.candidate_id == self.id()
+        });
+        let asked = asked(self, WAITING_MAX).await?.into_iter().map(|task| task.task_id);
+        Ok(offered.map(|handoff| handoff.handoff_id).chain(asked).collect())
+    }
 }
 
 async fn offers(face: &Face, limit: u32) -> Result<Vec<OfferedTask>, ActError> {

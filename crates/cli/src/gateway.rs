@@ -2,6 +2,7 @@
 
 mod files;
 mod grants;
+mod pushes;
 mod sender;
 mod serve;
 mod webhooks;
@@ -93,6 +94,10 @@ struct ServeArgs {
     /// each is at /a2a/NAME/.well-known/agent-card.json, for all. Nothing else is served to A2A clients.
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = Published::parse)]
     a2a_publish: Vec<Published>,
+    /// Let A2A clients name addresses to which each change of their tasks is posted: push notifications. Only https:// of the
+    /// internet.
+    #[arg(long, requires = "a2a_publish")]
+    a2a_push: bool,
     /// Let requests of the gateway itself, as those of webhooks, also go to this machine, over https:// or http://. For trials:
     /// with it, an agent reaches what listens on this machine.
     #[arg(long)]

@@ -10,6 +10,7 @@ mod failure;
 pub(crate) mod following;
 mod lists;
 mod messages;
+pub(crate) mod pushing;
 mod records;
 pub(crate) mod sending;
 

@@ -34,8 +34,14 @@ use self::{
     access::{Hosts, Refused},
     callers::Callers,
 };
-pub use crate::a2a::Published;
-use crate::acts::{self, Act, Set};
+pub use crate::a2a::{
+    Published,
+    pushing::{Notification, Outbox, Posted},
+};
+use crate::{
+    a2a::pushing::Pushes,
+    acts::{self, Act, Set},
+};
 
 /// What the host of a gateway chooses.
 #[derive(Debug)]
@@ -56,6 +62,8 @@ pub struct Settings {
     pub published: Vec<Published>,
     /// Whether clients reach the gateway by TLS.
     pub is_encrypted: bool,
+    /// Keeps and sends the push notifications of A2A. `None`: they are off.
+    pub outbox: Option<Arc<dyn Outbox>>,
 }
 
 /// A gateway for the agents of its grants.
@@ -69,6 +77,7 @@ pub struct Gateway {
     openapi: Bytes,
     published: Vec<Published>,
     cards: a2a::Cards,
+    pushes: Option<Arc<Pushes>>,
     is_encrypted: bool,
     version: &'static str,
     stop: CancellationToken,
@@ -85,6 +94,7 @@ impl Gateway {
             acts,
             published: settings.published.clone(),
             cards: a2a::Cards::default(),
+            pushes: settings.outbox.clone().map(|outbox| Arc::new(Pushes::new(outbox))),
             is_encrypted: settings.is_encrypted,
             version: settings.version,
             callers: Callers::new(settings, grants, stop.clone()),
@@ -92,10 +102,16 @@ impl Gateway {
         })
     }
 
-    /// What goes on beside the requests, until the gateway stops: each agent is present, its contexts are sent, and requests
-    /// of a grant that has ended are ended too.
+    /// What goes on beside the requests, until the gateway stops: each agent is present, its contexts are sent, requests of
+    /// a grant that has ended are ended too, and changes of tasks are posted.
     pub async fn attend(&self) {
-        self.callers.attend().await;
+        let pushing = async {
+            if let Some(pushes) = &self.pushes {
+                let face_of = |agent_id: &str| self.callers.faces().into_iter().find(|face| face.id() == agent_id);
+                pushes.follow_all(face_of, &self.published, &self.stop).await;
+            }
+        };
+        tokio::join!(self.callers.attend(), pushing);
     }
 
     /// The routes.

@@ -2,6 +2,7 @@
 
 mod cards;
 mod cut;
+mod push;
 mod refused;
 mod states;
 mod streams;

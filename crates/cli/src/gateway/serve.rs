@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use axum::Router;
-use baton_faces::http::{Gateway, Published, Settings};
+use baton_faces::http::{Gateway, Outbox, Published, Settings};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
@@ -23,6 +23,7 @@ use super::{
     super::{Failure, connection::ConnectionArgs, connection::check_private, output::Output, signals},
     ServeArgs,
     grants::Folder,
+    pushes::Pushes,
     sender::Sender,
     webhooks,
 };
@@ -59,6 +60,10 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
     }
     let folder = Folder::create(&args.folder.data)?;
     let sender = Arc::new(Sender::new(args.allow_local_targets)?);
+    let outbox: Option<Arc<dyn Outbox>> = match args.a2a_push {
+        true => Some(Arc::new(Pushes::within(folder.path(), Arc::clone(&sender))?)),
+        false => None,
+    };
     let requests_max = args.requests_max as usize;
     let settings = Settings {
         options: connection.options_of_agent()?,
@@ -69,6 +74,7 @@ pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &O
         version: env!("CARGO_PKG_VERSION"),
         published: args.a2a_publish,
         is_encrypted: tls.is_some(),
+        outbox,
     };
     let published = settings.published.clone();
     let listener = TcpListener::bind(args.listen).await.map_err(|error| match error.kind() {

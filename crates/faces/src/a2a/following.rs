@@ -6,7 +6,7 @@ use a2a::{StreamResponse, TaskArtifactUpdateEvent, TaskStatusUpdateEvent};
 use baton_client::{Watch, proto::v1, time::Moment};
 use tokio::time::{sleep, timeout};
 
-use super::{Failure, Modes, Reached, View, records};
+use super::{Failure, Modes, Reached, View, records, records::Seen};
 use crate::{ActError, Face};
 
 /// How long a message waits for the end of its task.
@@ -17,19 +17,19 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The news of one task.
-struct News {
+pub(super) struct News {
     watch: Option<Watch<v1::WatchTaskRequest>>,
     after_number: u64,
 }
 
 impl News {
     /// The news after this record.
-    fn after(task: &v1::Task) -> Self {
+    pub(super) fn after(task: &v1::Task) -> Self {
         Self { watch: None, after_number: task.custody_length }
     }
 
     /// Waits for news, or for the next look.
-    async fn next(&mut self, face: &Face, task_id: &str) {
+    pub(super) async fn next(&mut self, face: &Face, task_id: &str) {
         let waiting = async {
             if self.watch.is_none() {
                 let request = v1::WatchTaskRequest { task_id: task_id.to_owned(), after_number: self.after_number };
@@ -80,7 +80,7 @@ impl Reached {
         while !(view.state.is_terminal() || (until_asked && view.is_settled())) {
             news.next(&self.face, &task_id).await;
             let now = self.get(&task_id).await?;
-            for event in events(&view, &now, modes) {
+            for event in now.events_since(&view.seen(modes), modes) {
                 hear(event).await;
             }
             view = now;
@@ -89,27 +89,29 @@ impl Reached {
     }
 }
 
-/// What has changed: the result before the status that it belongs to.
-fn events(before: &View, now: &View, modes: Modes) -> Vec<StreamResponse> {
-    let mut events = Vec::new();
-    let (task_id, context_id) = (now.task.task_id.clone(), now.context_id().to_owned());
-    if let Some(artifact) = now.artifact(modes).filter(|_| before.artifact(modes).is_none()) {
-        events.push(StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
-            task_id: task_id.clone(),
-            context_id: context_id.clone(),
-            artifact,
-            append: Some(false),
-            last_chunk: Some(true),
-            metadata: None,
-        }));
+impl View {
+    /// What has changed: the result before the status that it belongs to.
+    pub(super) fn events_since(&self, seen: &Seen, modes: Modes) -> Vec<StreamResponse> {
+        let mut events = Vec::new();
+        let (task_id, context_id) = (self.task.task_id.clone(), self.context_id().to_owned());
+        if let Some(artifact) = self.artifact(modes).filter(|_| !seen.has_artifact) {
+            events.push(StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
+                task_id: task_id.clone(),
+                context_id: context_id.clone(),
+                artifact,
+                append: Some(false),
+                last_chunk: Some(true),
+                metadata: None,
+            }));
+        }
+        if !self.shows_the_same_as(seen) {
+            events.push(StreamResponse::StatusUpdate(TaskStatusUpdateEvent {
+                task_id,
+                context_id,
+                status: self.status(),
+                metadata: self.task(modes).metadata,
+            }));
+        }
+        events
     }
-    if !now.shows_the_same_as(before) {
-        events.push(StreamResponse::StatusUpdate(TaskStatusUpdateEvent {
-            task_id,
-            context_id,
-            status: now.status(),
-            metadata: now.task(modes).metadata,
-        }));
-    }
-    events
 }

@@ -6,6 +6,7 @@ use baton_client::{
     proto::v1::{self, ErrorCode, HandoffState, MessageType, TaskStatus},
 };
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Failure, handoff_id_of};
@@ -33,6 +34,16 @@ pub(crate) struct View {
     schema: Option<Value>,
     /// The message_id of the open question to the caller; empty: none.
     pub(crate) question_id: String,
+}
+
+/// What a client was told of a task last.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Seen {
+    pub(super) state: TaskState,
+    words: String,
+    question_id: String,
+    pub(super) has_artifact: bool,
 }
 
 /// What the records say of a task.
@@ -169,7 +180,8 @@ async fn end(
 }
 
 /// Which forms of the result a client takes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Modes {
     pub(crate) text: bool,
     pub(crate) data: bool,
@@ -216,9 +228,19 @@ impl View {
         context_id_of(&self.task)
     }
 
+    /// What a client has seen that was told of this.
+    pub(super) fn seen(&self, modes: Modes) -> Seen {
+        Seen {
+            state: self.state.clone(),
+            words: self.words.clone(),
+            question_id: self.question_id.clone(),
+            has_artifact: self.artifact(modes).is_some(),
+        }
+    }
+
     /// Whether a client sees the same status.
-    pub(crate) fn shows_the_same_as(&self, other: &Self) -> bool {
-        self.state == other.state && self.words == other.words && self.question_id == other.question_id
+    pub(super) fn shows_the_same_as(&self, seen: &Seen) -> bool {
+        self.state == seen.state && self.words == seen.words && self.question_id == seen.question_id
     }
 
     /// The status, with words.

@@ -1,6 +1,6 @@
 //! `SendMessage` and `CancelTask`.
 
-use a2a::{CancelTaskRequest, SendMessageConfiguration, SendMessageRequest, TaskState};
+use a2a::{CancelTaskRequest, SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig, TaskState};
 use baton_client::{
     About,
     proto::v1::{self, HandoffMode, HandoffState, MessageType},
@@ -22,17 +22,19 @@ const TRIES: usize = 4;
 pub(crate) struct Wanted {
     pub(crate) is_immediate: bool,
     pub(crate) modes: Modes,
+    /// Where each change of the task is to be posted.
+    pub(crate) push: Option<TaskPushNotificationConfig>,
 }
 
 /// What the client wants, out of a request.
 pub(crate) fn wanted(configuration: Option<&SendMessageConfiguration>) -> Result<Wanted, Failure> {
-    let Some(given) = configuration else { return Ok(Wanted { is_immediate: false, modes: Modes::ALL }) };
-    if given.task_push_notification_config.is_some() {
-        return Err(Failure::no_push());
-    }
+    let Some(given) = configuration else {
+        return Ok(Wanted { is_immediate: false, modes: Modes::ALL, push: None });
+    };
     check_length("configuration.historyLength", given.history_length)?;
     let modes = Modes::of(given.accepted_output_modes.as_deref().unwrap_or_default())?;
-    Ok(Wanted { is_immediate: given.return_immediately == Some(true), modes })
+    let push = given.task_push_notification_config.clone();
+    Ok(Wanted { is_immediate: given.return_immediately == Some(true), modes, push })
 }
 
 /// Checks the length of a history. No history is kept, which every length allows.
@@ -205,7 +207,8 @@ mod tests {
         assert_eq!(code(json!({"returnImmediately": true, "historyLength": 0})), Ok(true));
         assert_eq!(code(json!({})), Ok(false));
         assert_eq!(code(json!({"historyLength": -1})), Err(-32602));
-        assert_eq!(code(json!({"taskPushNotificationConfig": {"url": "https://example.com"}})), Err(-32003));
+        let push = given(json!({"taskPushNotificationConfig": {"url": "https://example.com"}}));
+        assert_eq!(wanted(Some(&push)).unwrap().push.unwrap().url, "https://example.com");
         assert_eq!(code(json!({"acceptedOutputModes": ["image/png"]})), Err(-32005));
         assert_eq!(check_tenant(Some("t")).map_err(|failure| failure.code), Err(-32602));
     }

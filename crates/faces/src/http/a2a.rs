@@ -9,13 +9,15 @@ mod rpc;
 use std::{collections::HashMap, sync::Arc};
 
 use a2a::{
-    CancelTaskRequest, GetTaskRequest, ListTasksRequest, SVC_PARAM_VERSION, SendMessageRequest, SendMessageResponse,
-    SubscribeToTaskRequest,
+    CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest, GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest, ListTasksRequest, SVC_PARAM_VERSION, SendMessageRequest,
+    SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig,
 };
 use axum::{
     extract::{Path, Request, State},
     response::{IntoResponse as _, Response},
 };
+use baton_client::proto::v1;
 use http::{Method, StatusCode, Uri, request::Parts};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -30,7 +32,7 @@ use super::{
 };
 use crate::a2a::{
     Failure, Modes, Reached, VERSION, View,
-    sending::{check_length, check_tenant, wanted},
+    sending::{Wanted, check_length, check_tenant, wanted},
 };
 
 const CARD: &str = ".well-known/agent-card.json";
@@ -87,9 +89,18 @@ enum Operation {
     List(ListTasksRequest),
     Cancel(CancelTaskRequest),
     Subscribe(SubscribeToTaskRequest),
-    /// Any call about push notifications.
-    Push,
+    /// A call about push notifications, with its parameters, which count only where the gateway serves it.
+    Push(PushCall, Value),
     ExtendedCard,
+}
+
+/// The calls about push notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PushCall {
+    Create,
+    Get,
+    List,
+    Delete,
 }
 
 /// What an operation gives.
@@ -116,7 +127,7 @@ impl Call<'_> {
         let value = match operation {
             Operation::Send(request) => {
                 let wanted = wanted(request.configuration.as_ref())?;
-                let task = reached.send(&request).await?;
+                let task = self.send(&request, &wanted).await?;
                 let view = match wanted.is_immediate {
                     true => reached.view(task).await?,
                     false => reached.settled(task).await?,
@@ -125,7 +136,7 @@ impl Call<'_> {
             }
             Operation::SendStreaming(request) => {
                 let wanted = wanted(request.configuration.as_ref())?;
-                let first = reached.send(&request).await?;
+                let first = self.send(&request, &wanted).await?;
                 let first = reached.view(first).await?;
                 return Ok(Outcome::Stream(self.following(first, wanted.modes, true)));
             }
@@ -144,10 +155,55 @@ impl Call<'_> {
                 }
                 return Ok(Outcome::Stream(self.following(first, Modes::ALL, false)));
             }
-            Operation::Push => return Err(Failure::no_push()),
+            Operation::Push(call, params) => Ok(self.push(call, params).await?),
             Operation::ExtendedCard => return Err(Failure::unsupported("there is no extended card")),
         };
         Ok(Outcome::Value(value.unwrap_or_default()))
+    }
+
+    /// Takes a message, with its push notifications.
+    async fn send(&self, request: &SendMessageRequest, wanted: &Wanted) -> Result<v1::Task, Failure> {
+        let Some(given) = &wanted.push else { return self.reached.send(request).await };
+        let pushes = self.gateway.pushes.as_ref().ok_or_else(Failure::no_push)?;
+        pushes.check(given, wanted.modes)?;
+        let task = self.reached.send(request).await?;
+        pushes.create(&self.reached, &task.task_id, given, wanted.modes).await?;
+        Ok(task)
+    }
+
+    async fn push(&self, call: PushCall, params: Value) -> Result<Value, Failure> {
+        let pushes = self.gateway.pushes.as_ref().ok_or_else(Failure::no_push)?;
+        let shown = match call {
+            PushCall::Create => {
+                let given: TaskPushNotificationConfig = parsed(params)?;
+                self.check(given.tenant.as_deref(), &given.task_id).await?;
+                serde_json::to_value(pushes.create(&self.reached, &given.task_id, &given, Modes::ALL).await?)
+            }
+            PushCall::Get => {
+                let request: GetTaskPushNotificationConfigRequest = parsed(params)?;
+                self.check(request.tenant.as_deref(), &request.task_id).await?;
+                serde_json::to_value(pushes.get(&request).await?)
+            }
+            PushCall::List => {
+                let request: ListTaskPushNotificationConfigsRequest = parsed(params)?;
+                self.check(request.tenant.as_deref(), &request.task_id).await?;
+                let configs = pushes.list(&request).await?;
+                Ok(serde_json::json!({"configs": configs, "nextPageToken": ""}))
+            }
+            PushCall::Delete => {
+                let request: DeleteTaskPushNotificationConfigRequest = parsed(params)?;
+                self.check(request.tenant.as_deref(), &request.task_id).await?;
+                pushes.delete(&request).await?;
+                Ok(Value::Object(serde_json::Map::new()))
+            }
+        };
+        Ok(shown.unwrap_or_default())
+    }
+
+    /// Checks that the task is one of this caller here.
+    async fn check(&self, tenant: Option<&str>, task_id: &str) -> Result<(), Failure> {
+        check_tenant(tenant)?;
+        self.reached.get(task_id).await.map(drop)
     }
 
     fn following(&self, first: View, modes: Modes, until_asked: bool) -> Box<Following> {

@@ -30,11 +30,12 @@ const KEPT_FOR: HeaderValue = HeaderValue::from_static("public, max-age=60");
 pub(in super::super) struct Cards(Mutex<HashMap<String, (Moment, Option<AgentCard>)>>);
 
 pub(super) async fn card(gateway: &Gateway, published: &Published, request: Request) -> Response {
-    let found = match read(gateway, published).await {
+    let mut found = match read(gateway, published).await {
         Ok(Some(found)) => found,
         Ok(None) => return super::unknown().into_response(),
         Err(error) => return api::refused(&error).into_response(),
     };
+    found.capabilities.push_notifications = Some(gateway.pushes.is_some());
     let Some(host) = request.headers().get(HOST).and_then(|host| host.to_str().ok()) else {
         return Refused::new(StatusCode::BAD_REQUEST, "HOST_INVALID", "the request must have a Host").into_response();
     };

@@ -14,7 +14,7 @@ use http::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Call, Ended, Events, Operation, Outcome, check_version, parsed, query, unknown};
+use super::{Call, Ended, Events, Operation, Outcome, PushCall, check_version, parsed, query, unknown};
 use crate::{a2a::Failure, http::api};
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/a2a+json");
@@ -52,8 +52,18 @@ fn operation(head: &Parts, path: &str, body: &[u8]) -> Option<Result<Operation, 
         ["message:stream"] if is_post => json_of(body).and_then(parsed).map(Operation::SendStreaming),
         ["extendedAgentCard"] if is_get => Ok(Operation::ExtendedCard),
         ["tasks"] if is_get => listed(head).and_then(parsed).map(Operation::List),
-        ["tasks", _, "pushNotificationConfigs"] if is_get || is_post => Ok(Operation::Push),
-        ["tasks", _, "pushNotificationConfigs", _] if is_get || head.method == Method::DELETE => Ok(Operation::Push),
+        ["tasks", task, "pushNotificationConfigs"] if is_post => {
+            json_of(body).map(|given| Operation::Push(PushCall::Create, with_task(given, task)))
+        }
+        ["tasks", task, "pushNotificationConfigs"] if is_get => {
+            typed(head, &["pageSize"], &[]).map(|given| Operation::Push(PushCall::List, with_task(given, task)))
+        }
+        ["tasks", task, "pushNotificationConfigs", id] if is_get => {
+            Ok(Operation::Push(PushCall::Get, config(task, id)))
+        }
+        ["tasks", task, "pushNotificationConfigs", id] if head.method == Method::DELETE => {
+            Ok(Operation::Push(PushCall::Delete, config(task, id)))
+        }
         ["tasks", task] => match task.rsplit_once(':') {
             Some((id, "cancel")) if is_post => json_of(body).and_then(|mut given| {
                 given["id"] = id.into();
@@ -69,6 +79,15 @@ fn operation(head: &Parts, path: &str, body: &[u8]) -> Option<Result<Operation, 
         },
         _ => return None,
     })
+}
+
+fn with_task(mut given: Value, task_id: &str) -> Value {
+    given["taskId"] = task_id.into();
+    given
+}
+
+fn config(task_id: &str, id: &str) -> Value {
+    json!({"taskId": task_id, "id": id})
 }
 
 /// The JSON object of a body. An empty one has no members.
@@ -185,10 +204,18 @@ mod tests {
         for method in [Method::GET, Method::POST] {
             assert!(matches!(run(method, "/tasks/a:subscribe", ""), Some(Ok(Operation::Subscribe(_)))));
         }
-        for (method, uri) in
-            [(Method::POST, "/tasks/a/pushNotificationConfigs"), (Method::DELETE, "/tasks/a/pushNotificationConfigs/b")]
-        {
-            assert!(matches!(run(method, uri, "{}"), Some(Ok(Operation::Push))), "{uri}");
+        let (all, one) = ("/tasks/a/pushNotificationConfigs", "/tasks/a/pushNotificationConfigs/b");
+        for (method, uri, call, params) in [
+            (Method::POST, all, PushCall::Create, json!({"taskId": "a", "url": "u"})),
+            (Method::GET, all, PushCall::List, json!({"taskId": "a"})),
+            (Method::GET, one, PushCall::Get, json!({"taskId": "a", "id": "b"})),
+            (Method::DELETE, one, PushCall::Delete, json!({"taskId": "a", "id": "b"})),
+        ] {
+            let found = run(method, uri, r#"{"url": "u"}"#);
+            assert!(
+                matches!(&found, Some(Ok(Operation::Push(found, given))) if (*found, given) == (call, &params)),
+                "{call:?}"
+            );
         }
         assert!(matches!(run(Method::GET, "/extendedAgentCard", ""), Some(Ok(Operation::ExtendedCard))));
         for (method, uri) in [

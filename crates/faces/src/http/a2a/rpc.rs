@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::{Method, StatusCode, request::Parts};
 use serde_json::{Map, Value, json};
 
-use super::{Call, Ended, Events, Operation, Outcome, check_version, parsed};
+use super::{Call, Ended, Events, Operation, Outcome, PushCall, check_version, parsed};
 use crate::{
     a2a::Failure,
     http::{access::Refused, api},
@@ -90,10 +90,10 @@ fn operation(method: &str, params: Value) -> Result<Operation, Failure> {
         methods::LIST_TASKS => Operation::List(parsed(params)?),
         methods::CANCEL_TASK => Operation::Cancel(parsed(params)?),
         methods::SUBSCRIBE_TO_TASK => Operation::Subscribe(parsed(params)?),
-        methods::CREATE_PUSH_CONFIG
-        | methods::GET_PUSH_CONFIG
-        | methods::LIST_PUSH_CONFIGS
-        | methods::DELETE_PUSH_CONFIG => Operation::Push,
+        methods::CREATE_PUSH_CONFIG => Operation::Push(PushCall::Create, params),
+        methods::GET_PUSH_CONFIG => Operation::Push(PushCall::Get, params),
+        methods::LIST_PUSH_CONFIGS => Operation::Push(PushCall::List, params),
+        methods::DELETE_PUSH_CONFIG => Operation::Push(PushCall::Delete, params),
         methods::GET_EXTENDED_AGENT_CARD => Operation::ExtendedCard,
         other => {
             let shown = crate::text::clean(other, 64);

@@ -2,7 +2,7 @@
 //! list. A file is written whole or not at all, and only its owner can read it.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs, io,
     path::{Path, PathBuf},
     pin::Pin,
@@ -176,14 +176,17 @@ impl Folder {
         }))
     }
 
-    /// The lent key of this agent with the latest end; `None`: no grant of the agent holds.
-    pub(super) fn identity_of(&self, agent: &AgentId, now: Timestamp) -> Result<Option<Identity>, Failure> {
-        let all = self.all()?.into_iter();
-        let held = all.filter(|(stored, state)| {
-            *state == State::Granted && stored.identity.agent == *agent && now < stored.expire_time
-        });
-        let longest = held.map(|(stored, _)| stored).max_by_key(|stored| stored.expire_time);
-        Ok(longest.map(|stored| stored.identity))
+    /// For each agent the lent key with the latest end, of the grants that hold.
+    pub(super) fn identities(&self, now: Timestamp) -> Result<HashMap<AgentId, Identity>, Failure> {
+        let mut held: Vec<Stored> = Vec::new();
+        for (stored, state) in self.all()? {
+            if state == State::Granted && now < stored.expire_time {
+                held.push(stored);
+            }
+        }
+        // Of two entries for one agent the map keeps the last.
+        held.sort_by_key(|stored| stored.expire_time);
+        Ok(held.into_iter().map(|stored| (stored.identity.agent.clone(), stored.identity)).collect())
     }
 
     fn names(&self) -> io::Result<Vec<(TokenDigest, State)>> {

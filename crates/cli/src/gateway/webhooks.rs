@@ -133,16 +133,17 @@ pub(super) async fn keep(folder: Folder, options: Options, sender: Arc<Sender>, 
 
 /// The webhooks that are to run, each with a lent key of its agent.
 fn wanted(folder: &Folder, store: &Store) -> Result<Vec<(Webhook, Identity)>, Failure> {
-    let now = SystemClock.now();
-    let mut wanted = Vec::new();
-    for (webhook, state) in store.all()? {
-        if state.off_time.is_none()
-            && let Some(identity) = folder.identity_of(&webhook.agent, now)?
-        {
-            wanted.push((webhook, identity));
-        }
+    let mut on = store.all()?;
+    on.retain(|(_, state)| state.off_time.is_none());
+    if on.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(wanted)
+    let identities = folder.identities(SystemClock.now())?;
+    let granted = on.into_iter().filter_map(|(webhook, _)| {
+        let identity = identities.get(&webhook.agent)?.clone();
+        Some((webhook, identity))
+    });
+    Ok(granted.collect())
 }
 
 async fn run(

@@ -107,7 +107,7 @@ fn add(args: AddArgs, output: &Output) -> Result<(), Failure> {
         }
     };
     let agent = args.agent;
-    if folder.identity_of(&agent, SystemClock.now())?.is_none() {
+    if !folder.identities(SystemClock.now())?.contains_key(&agent) {
         let text = format!("{agent} has lent this gateway no key; `baton gateway grant --id {agent}` does");
         return Err(Failure::refused("AGENT_KEY_UNKNOWN", text));
     }
@@ -144,10 +144,10 @@ fn remove(args: &RemoveArgs, output: &Output) -> Result<(), Failure> {
 
 fn list(args: &ListArgs, output: &Output) -> Result<(), Failure> {
     let folder = Folder::open(&args.folder.data)?;
+    let identities = folder.identities(SystemClock.now())?;
     let mut all = Vec::new();
     for (webhook, state) in Store::within(folder.path()).all()? {
-        let is_granted = folder.identity_of(&webhook.agent, SystemClock.now())?.is_some();
-        let name = match (&state.off_time, is_granted) {
+        let name = match (&state.off_time, identities.contains_key(&webhook.agent)) {
             (Some(_), _) => "OFF",
             (None, false) => "NO_GRANT",
             (None, true) => "ON",

@@ -13,7 +13,7 @@ mod negotiations;
 mod refusal;
 mod relay;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -58,7 +58,7 @@ pub async fn run(
     let mut running = JoinSet::new();
     for (place, case) in cases.into_iter().enumerate() {
         let (command, turns) = (command.to_owned(), Arc::clone(&turns));
-        running.spawn(async move { (place, tried(case, command, patience, turns).await) });
+        running.spawn(async move { (place, trying(case, command, patience, turns).await) });
     }
     let mut results = Vec::new();
     while let Some(result) = running.join_next().await {
@@ -70,6 +70,16 @@ pub async fn run(
     // Cases end in any order. The report has the order of the list.
     results.sort_by_key(|(place, _)| *place);
     Ok(Report::new(command, results.into_iter().map(|(_, result)| result).collect(), began.elapsed()))
+}
+
+/// Tries a case. The future is boxed, so that only this crate compiles all that cases do.
+fn trying(
+    case: &'static Case,
+    command: String,
+    patience: Duration,
+    turns: Arc<Semaphore>,
+) -> Pin<Box<dyn Future<Output = Result<CaseResult, ClientRunError>> + Send>> {
+    Box::pin(tried(case, command, patience, turns))
 }
 
 async fn tried(

@@ -189,7 +189,7 @@ pub async fn run(
         let (target, turns) = (target.clone(), turns.clone());
         running.spawn(async move {
             let _turn = turns.acquire().await.expect("it is never closed");
-            (place, try_case(target, case).await)
+            (place, trying(target, case).await)
         });
     }
     let mut results = Vec::new();
@@ -203,6 +203,11 @@ pub async fn run(
     results.sort_by_key(|(place, _)| *place);
     let results = results.into_iter().map(|(_, result)| result).collect();
     Ok(Report::new(subject, results, began.elapsed()))
+}
+
+/// Tries a case. The future is boxed, so that only this crate compiles all that cases do.
+fn trying(target: Arc<Target>, case: Case) -> Pin<Box<dyn Future<Output = CaseResult> + Send>> {
+    Box::pin(try_case(target, case))
 }
 
 async fn try_case(target: Arc<Target>, case: Case) -> CaseResult {

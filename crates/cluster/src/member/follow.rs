@@ -23,7 +23,7 @@ impl Member {
         self.read_from(from);
     }
 
-    fn read_from(&mut self, from: Position) {
+    pub(super) fn read_from(&mut self, from: Position) {
         let ticket = self.ticket();
         self.log_call = Some(LogCall { ticket, from });
         self.actions.push_back(Action::ReadLog { ticket, from });
@@ -38,7 +38,15 @@ impl Member {
         match self.log_call.filter(|call| call.ticket == ticket) {
             Some(call) => {
                 self.log_call = None;
-                self.entries_read(now, call.from, outcome);
+                match self.role {
+                    Role::Leading | Role::Suspended => self.idle_compared(now, call.from, outcome),
+                    Role::Following
+                    | Role::Restoring
+                    | Role::Claiming
+                    | Role::Leaving
+                    | Role::Diverged(_)
+                    | Role::Ended(_) => self.entries_read(now, call.from, outcome),
+                }
             }
             None => self.settled(now, ticket, outcome),
         }

@@ -57,11 +57,46 @@ impl Member {
         self.take_step(now, step);
     }
 
+    /// Whether a read can compare the own last entry with that of the log: none is in flight, and no read is under way.
+    pub(super) fn is_comparable(&self) -> bool {
+        self.log_call.is_none() && self.leader_log.as_ref().is_some_and(|log| !log.is_busy())
+    }
+
+    /// Looks once a lease whether the log still has the own last entry. An append shows it, and may not come for hours.
+    pub(super) fn compare_idle(&mut self, now: Duration) {
+        if now >= self.compare_due && self.is_comparable() {
+            self.read_from(self.chain.position);
+        }
+    }
+
+    pub(super) fn idle_compared(
+        &mut self,
+        now: Duration,
+        position: Position,
+        outcome: Result<Vec<(Position, Bytes)>, ReadError>,
+    ) {
+        self.compare_due = now + self.config.lease;
+        // Behind an append of its own, this broker has learnt it by that.
+        if position != self.chain.position {
+            return;
+        }
+        match outcome.map(|found| found.into_iter().find(|(at, _)| *at == position)) {
+            Ok(None) => self.diverge(Divergence::WentBack { position }),
+            Ok(Some((_, own))) if self.config.expected.key.hash(&own) != self.chain.hash => {
+                self.diverge(Divergence::OtherEntry { position });
+            }
+            // Entries behind it are of a later term, which the lease and the next append show.
+            Ok(Some(_)) | Err(ReadError::Trimmed { .. } | ReadError::Unavailable(_)) => {}
+            Err(ReadError::Damaged(words)) => self.diverge(Divergence::Engine(words)),
+        }
+    }
+
     fn take_step(&mut self, now: Duration, step: Step) {
         match (step, &self.role) {
             (Step::Nothing, _) => {}
             (Step::Committed, role) => {
                 let is_takeover = *role == Role::Claiming;
+                self.compare_due = now + self.config.lease;
                 self.chain = self.leader_log.as_ref().map_or(self.chain, LeaderLog::chain);
                 match is_takeover {
                     true => self.took_over(now),

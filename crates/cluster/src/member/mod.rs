@@ -282,7 +282,8 @@ pub struct Member {
     log_due: Duration,
     /// The first entry of the log, as of the read that found it trimmed.
     log_first: Position,
-    /// The time at which a read also looks whether the log still has the own last entry.
+    /// The time at which a read also looks whether the log still has the own last entry. While this broker leads, each append
+    /// looks, too.
     compare_due: Duration,
     claim: Option<Claim>,
     /// The broker of the last takeover that this one has read or made.
@@ -411,6 +412,7 @@ impl Member {
                 self.check_guard(now);
                 self.renew_lease(now);
                 self.append_due(now);
+                self.compare_idle(now);
             }
             Role::Leaving | Role::Diverged(_) | Role::Ended(_) => {}
         }
@@ -428,7 +430,10 @@ impl Member {
                 let reads = self.claim.is_some_and(|claim| claim.is_reading());
                 lease.chain(read.filter(|_| reads)).chain(append).min()
             }
-            Role::Leading => lease.chain(append).chain(self.lease.guard_until(self.config.lease)).min(),
+            Role::Leading => {
+                let compare = self.is_comparable().then_some(self.compare_due);
+                lease.chain(append).chain(compare).chain(self.lease.guard_until(self.config.lease)).min()
+            }
             Role::Suspended => lease.chain(append).chain([self.suspended_since + SUSPENDED_MAX]).min(),
             Role::Leaving | Role::Diverged(_) | Role::Ended(_) => None,
         }

@@ -301,7 +301,7 @@ fn a_log_that_went_back_is_seen_by_leader_follower_and_peer() {
 }
 
 #[test]
-fn a_follower_sees_within_a_lease_that_an_idle_log_went_back() {
+fn leader_and_follower_see_within_a_lease_that_an_idle_log_went_back() {
     let engine = Memory::default();
     let mut leader = World::leading(&engine, "b1");
     leader.propose("one");
@@ -316,9 +316,56 @@ fn a_follower_sees_within_a_lease_that_an_idle_log_went_back() {
     together(&mut leader, &mut follower, LEASE * 3);
     assert_eq!((leader.member.role(), follower.member.role()), (&Role::Leading, &Role::Following));
     engine.lose_tail(1);
+    leader.done();
     together(&mut leader, &mut follower, LEASE + pace);
-    assert_eq!(*leader.member.role(), Role::Leading, "it appends nothing");
-    assert_eq!(*follower.member.role(), Role::Diverged(Divergence::WentBack { position: 2 }));
+    let diverged = Role::Diverged(Divergence::WentBack { position: 2 });
+    assert_eq!((leader.member.role(), follower.member.role()), (&diverged, &diverged));
+    assert_eq!(leader.done(), [Action::EndService(Leave::Diverged), Action::Moved(diverged)]);
+}
+
+#[test]
+fn a_leader_compares_its_last_entry_once_a_lease_and_not_while_it_appends() {
+    let mut world = World::leading(&Memory::default(), "b1");
+    let reads = |world: &mut World| {
+        let is_read = |action: &Action| matches!(action, Action::ReadLog { .. });
+        std::mem::take(&mut world.done).into_iter().filter(is_read).count()
+    };
+    reads(&mut world);
+    world.run(LEASE * 10);
+    assert!((9..=10).contains(&reads(&mut world)), "once a lease");
+    for _ in 0..20 {
+        world.propose("one");
+        world.run(LEASE / 2);
+    }
+    assert_eq!((reads(&mut world), world.member.role()), (0, &Role::Leading), "each append compares");
+    // The read of an entry that is not the last one any more, because the leader appended meanwhile.
+    world.now += LEASE;
+    world.member.handle(world.now, Event::Tick);
+    let read = |action: Action| if let Action::ReadLog { ticket, .. } = action { Some(ticket) } else { None };
+    let ticket = std::iter::from_fn(|| world.member.next_action()).find_map(read).unwrap();
+    world.propose("two");
+    world.handle(Event::LogRead(ticket, Ok(Vec::new())));
+    let goes_on = |world: &World| matches!(world.member.role(), Role::Leading | Role::Suspended);
+    assert!(goes_on(&world));
+    // One that the engine does not answer shows nothing.
+    world.now += LEASE;
+    world.member.handle(world.now, Event::Tick);
+    let ticket = std::iter::from_fn(|| world.member.next_action()).find_map(read).unwrap();
+    world.handle(Event::LogRead(ticket, Err(ReadError::Unavailable(Unavailable("gone".into())))));
+    assert!(goes_on(&world));
+}
+
+#[test]
+fn an_idle_leader_sees_another_entry_in_the_place_of_its_own() {
+    let engine = Memory::default();
+    let mut world = World::leading(&engine, "b1");
+    world.propose("one");
+    let own = world.member.chain();
+    engine.lose_tail(1);
+    engine.append_now(own.position - 1, Bytes::from_static(b"of another history")).unwrap();
+    world.run(LEASE * 2);
+    let position = own.position;
+    assert_eq!(*world.member.role(), Role::Diverged(Divergence::OtherEntry { position }));
 }
 
 #[test]

@@ -245,8 +245,11 @@ mod tests {
         proto::v1::AuditAction,
         records::{AuditAct, AuditHead},
         store::{AppendError, CommitLog, Link, Mark, Position, Replica, Store},
-        time::{Clock as _, SystemClock, Timestamp},
+        time::Timestamp,
     };
+
+    /// One for all, since a record with an earlier or a later time may have fewer or more bytes.
+    const NOW: Timestamp = Timestamp::from_unix_nanoseconds(1_800_000_000_000_000_000);
 
     /// A shared log that takes entries up to a limit. Keeps the bytes of each.
     #[derive(Clone)]
@@ -296,10 +299,9 @@ mod tests {
                 coordinator: Signer::new(PrivateKey::from_seed(&[77; 32])),
             };
             let (settings, resources) = (Arc::new(Settings::default()), Resources::default());
-            let now = SystemClock.now();
-            let engine = Engine::open(store.clone(), identity, settings, resources, Arc::new(SystemIds), now).unwrap();
-            let mut own = Self { engine, store, log, now, _folder: folder };
-            own.engine.finish(now);
+            let engine = Engine::open(store.clone(), identity, settings, resources, Arc::new(SystemIds), NOW).unwrap();
+            let mut own = Self { engine, store, log, now: NOW, _folder: folder };
+            own.engine.finish(NOW);
             own
         }
 

@@ -44,7 +44,7 @@ if [[ ! -e "$modules/complete" ]]; then
     rm -rf "$modules"
     mkdir -p "$modules"
     cp package.json package-lock.json "$modules/"
-    npm ci --silent --no-audit --no-fund --ignore-scripts --prefix "$modules" || failed npm view zod@4.6.7 version
+    npm ci --loglevel=error --no-audit --no-fund --ignore-scripts --prefix "$modules" || failed npm view zod@4.6.7 version
     touch "$modules/complete"
 fi
 

@@ -27,7 +27,7 @@ if [[ ! -e "$modules/complete" ]]; then
     rm -rf "$modules"
     mkdir -p "$modules"
     cp package.json package-lock.json "$modules/"
-    npm ci --silent --no-audit --no-fund --prefix "$modules"
+    npm ci --loglevel=error --no-audit --no-fund --prefix "$modules"
     touch "$modules/complete"
 fi
 
@@ -56,12 +56,11 @@ for _ in $(seq 600); do
 done
 url="$(python3 -c 'import json, sys; print(json.load(sys.stdin)["mcp"])' < "$work/gateway.address")"
 "$venv/bin/python" openapi.py "${url%/mcp}/api/v1/openapi.json" "$ca"
-export NODE_EXTRA_CA_CERTS="$ca"
 for over in "" "$url"; do
     for era in legacy auto; do
         "$venv/bin/python" story.py "$BATON_BIN" "$work" "$server" "$ca" "$era" $over
-        node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$ca" "$era" $over
+        NODE_EXTRA_CA_CERTS="$ca" node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$ca" "$era" $over
     done
-    node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$ca" sdk1 $over
+    NODE_EXTRA_CA_CERTS="$ca" node "$modules/story.mjs" "$BATON_BIN" "$work" "$server" "$ca" sdk1 $over
 done
 conformance/run.sh "$BATON_BIN" "$work" "$server" "$ca" "$url"

@@ -36,7 +36,7 @@ echo "# typescript"
 (
     cd clients/typescript
     if [[ ! node_modules/.package-lock.json -nt package-lock.json ]]; then
-        npm ci --silent --no-audit --no-fund
+        npm ci --loglevel=error --no-audit --no-fund
     fi
     npm run --silent build
 )

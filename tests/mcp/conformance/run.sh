@@ -27,7 +27,7 @@ if [[ ! -e "$modules/complete" ]]; then
     rm -rf "$modules"
     mkdir -p "$modules"
     cp package.json package-lock.json "$modules/"
-    npm ci --silent --no-audit --no-fund --prefix "$modules"
+    npm ci --loglevel=error --no-audit --no-fund --prefix "$modules"
     touch "$modules/complete"
 fi
 

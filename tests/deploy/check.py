@@ -1,11 +1,11 @@
 """The chart, the compose files and the unit in deploy/ are valid, and what they give to a broker starts one.
 
-    check.py --helm HELM --compose-schema SCHEMA target/debug/baton
+    check.py --helm HELM --compose-schema SCHEMA [--versitygw VERSITYGW] target/debug/baton
 
 `helm lint` and `helm template` with several values; each object by the schemas of Kubernetes; the compose files by their schema;
 `baton serve --check` with the configuration and the environment of both, and a broker that is asked by the health check of the
 compose file. Three brokers with what the chart of a cluster gives them act as one, and answer its probes; so do those of the other
-compose file. Values that the chart cannot use are refused. The unit is verified where systemd-analyze is there.
+compose file. With a versitygw, brokers of both act as one over a bucket, too. Values that the chart cannot use are refused. The unit is verified where systemd-analyze is there.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -82,10 +83,27 @@ CLUSTER_ALL = {
         "zones": "DoNotSchedule",
     },
 }
+OF_BUCKET = {
+    **OF_CLUSTER,
+    "log": {
+        "secretName": "bucket",
+        "credentialsSecretName": "bucket-keys",
+        "endpoint": "https://s3.example.org",
+        "region": "eu-central-1",
+    },
+}
+BUCKET = {**LEAST, "cluster": OF_BUCKET, "serviceAccountName": "agents"}
 # The chosen values of a cluster, each with its key in the configuration.
 KEYS_OF_CLUSTER = {"name": "name", "lease": "lease", "logKeep": "log_keep", "logBytesMax": "log_bytes_max"}
-# What the secret with the address of the database has.
-DATABASE = "postgres://baton:secret@db.internal/baton?sslmode=verify-full"
+# The chosen values of its log, each with its key in the configuration.
+KEYS_OF_LOG = {"endpoint": "log_endpoint", "region": "log_region"}
+# What the secrets with the address of the log have.
+ADDRESSES = {
+    "database": "postgres://baton:secret@db.internal/baton?sslmode=verify-full",
+    "bucket": "s3://agents/baton",
+}
+# What a secret with the credentials of a bucket has.
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "broker", "AWS_SECRET_ACCESS_KEY": "a-secret-of-this-check"}
 # Values that are refused, each with a word of the reason.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "secretName"),
@@ -102,6 +120,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**LEAST, "cluster": {**OF_CLUSTER, "replicas": 1}}, "replicas"),
     ({**LEAST, "cluster": {**OF_CLUSTER, "zones": "Never"}}, "zones"),
     ({**LEAST, "cluster": {**OF_CLUSTER, "name": "a/b"}}, "name"),
+    ({**LEAST, "cluster": {**OF_CLUSTER, "log": {**OF_BUCKET["log"], "endpoint": "s3.example.org"}}}, "endpoint"),
 ]
 
 
@@ -177,7 +196,7 @@ def objects_of(helm: Path, values: Path) -> list[dict[str, Any]]:
 def check_chart(helm: Path, files: Files) -> None:
     """The chart is valid with each of the values, and a broker takes its configuration."""
     values = files.folder / "values.yaml"
-    for chosen in (LEAST, FEW, ALL, CLUSTER, CLUSTER_ALL):
+    for chosen in (LEAST, FEW, ALL, CLUSTER, CLUSTER_ALL, BUCKET):
         values.write_text(json.dumps(chosen), "utf-8")
         run(helm, "lint", "--strict", CHART, "--values", values, "--kube-version", KUBERNETES)
         objects = objects_of(helm, values)
@@ -213,13 +232,16 @@ def environment_of(container: dict[str, Any], pod: str) -> dict[str, str]:
         source = entry.get("valueFrom", {})
         if source.get("fieldRef") == {"fieldPath": "metadata.name"}:
             value = pod
-        elif source.get("secretKeyRef") == {"name": "database", "key": "url"}:
-            value = DATABASE
+        elif source.get("secretKeyRef", {}).get("key") == "url":
+            value = ADDRESSES[source["secretKeyRef"]["name"]]
         elif "value" in entry:
             value = re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], entry["value"])
         else:
             continue
         environment[entry["name"]] = value
+    if "envFrom" in container:
+        expect(container["envFrom"] == [{"secretRef": {"name": "bucket-keys"}}], f"the environment is from {container['envFrom']}")
+        environment |= CREDENTIALS
     return environment
 
 
@@ -276,6 +298,7 @@ def check_pod(objects: list[dict[str, Any]], chosen: dict[str, Any], files: File
     of_cluster = chosen.get("cluster", {})
     replicas = of_cluster.get("replicas", 3) if of_cluster else 1
     expect(stateful["spec"]["replicas"] == replicas, f"there are not {replicas} pods")
+    expect(pod.get("serviceAccountName") == chosen.get("serviceAccountName"), "the pods have another service account")
     user = pod["securityContext"]["runAsUser"]
     for image in ("Containerfile", "Containerfile.ready"):
         expect(f"--uid {user} " in (DEPLOY / image).read_text("utf-8"), f"{image} has another user than {user}")
@@ -300,7 +323,11 @@ def check_pod(objects: list[dict[str, Any]], chosen: dict[str, Any], files: File
         cluster = seen["cluster"]
         expect(cluster["broker"] == "one-baton-2", f"the broker is {cluster['broker']}")
         expect(cluster["peer_address"] == "one-baton-2.one-baton-peers.agents.svc:22867", f"it is at {cluster['peer_address']}")
-        expect(cluster["log"] == DATABASE.replace(":secret", ""), f"the log is {cluster['log']}")
+        address = ADDRESSES[of_cluster["log"]["secretName"]]
+        expect(cluster["log"] == address.replace(":secret", ""), f"the log is {cluster['log']}")
+        expect(("envFrom" in container) == ("credentialsSecretName" in of_cluster["log"]), "the credentials are of another case")
+        for value, key in KEYS_OF_LOG.items():
+            expect(cluster.get(key) == of_cluster["log"].get(value), f"{key} is {cluster.get(key)}")
         for value, key in KEYS_OF_CLUSTER.items():
             expect(value not in of_cluster or cluster[key] == of_cluster[value], f"{key} is {cluster[key]}")
     for section, keys in chosen.get("config", {}).items():
@@ -311,12 +338,25 @@ def check_pod(objects: list[dict[str, Any]], chosen: dict[str, Any], files: File
         expect(seen["operators"]["audience"] == chosen["operators"]["audience"], "the audience is another")
 
 
-def compose_file(name: str, schema: Path) -> dict[str, Any]:
-    """A compose file that is valid by the schema, with the defaults of its variables."""
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (DEPLOY / name).read_text("utf-8"))
+def compose_file(name: str, schema: Path, variables: dict[str, str] | None = None) -> dict[str, Any]:
+    """A compose file that is valid by the schema, with these variables, and the defaults of the others."""
+    given = variables or {}
+
+    def value(found: re.Match[str]) -> str:
+        (variable, default) = found.groups()
+        expect(variable in given or default is not None, f"{name} needs {variable}")
+        return given.get(variable, default or "")
+
+    text = re.sub(r"\$\{(\w+):(?:-([^}]*)|\?[^}]*)\}", value, (DEPLOY / name).read_text("utf-8"))
     compose = yaml.safe_load(text)
     jsonschema.validate(compose, json.loads(schema.read_text("utf-8")))
     return compose
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Two compose files, as Compose merges those of COMPOSE_FILE. Without lists in both."""
+    both = {key: merged(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(below[key], dict)}
+    return below | above | both
 
 
 def until(what: str, is_so: Callable[[], bool]) -> None:
@@ -328,11 +368,13 @@ def until(what: str, is_so: Callable[[], bool]) -> None:
 
 
 class Brokers:
-    """Brokers of this machine with the environment of a cluster elsewhere, over a log in a folder and at addresses of their own."""
+    """Brokers of this machine with the environment of a cluster elsewhere, over a log and at addresses of this machine."""
 
-    def __init__(self, baton: Path, folder: Path) -> None:
+    def __init__(self, baton: Path, folder: Path, log: dict[str, str] | None = None) -> None:
         self.baton = baton
         self.folder = folder
+        # The variables that name it. None: a folder.
+        self.log = log or {"BATON__CLUSTER__LOG": f"file://{folder}/log"}
         self.configurations: dict[str, tuple[Path, dict[str, str]]] = {}
         self.metrics: dict[str, str] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -344,7 +386,7 @@ class Brokers:
             "BATON__LISTEN": "127.0.0.1:0",
             "BATON__DATA": str(self.folder / name),
             "BATON__METRICS__LISTEN": self.metrics[name],
-            "BATON__CLUSTER__LOG": f"file://{self.folder}/log",
+            **self.log,
             "BATON__CLUSTER__PEER_LISTEN": peer,
             "BATON__CLUSTER__PEER_ADDRESS": peer,
         }
@@ -417,19 +459,60 @@ class Brokers:
             return 0, ""
 
 
-def check_chart_of_a_cluster(helm: Path, files: Files) -> None:
+class Bucket:
+    """A bucket of a server that is compatible with S3."""
+
+    def __init__(self, versitygw: Path, folder: Path) -> None:
+        self.versitygw = versitygw
+        self.folder = folder
+        self.server = f"127.0.0.1:{held_port()}"
+
+    def variables(self) -> dict[str, str]:
+        """What names the bucket, for brokers with the credentials of the check."""
+        return {
+            "BATON__CLUSTER__LOG": "s3://agents/baton",
+            "BATON__CLUSTER__LOG_ENDPOINT": f"http://{self.server}",
+            "BATON__CLUSTER__LOG_REGION": "us-east-1",
+            "BATON__CLUSTER__LOG_ALLOW_HTTP": "true",
+        }
+
+    def __enter__(self) -> Self:
+        (self.folder / "agents").mkdir(parents=True)
+        access, secret = CREDENTIALS.values()
+        command = [self.versitygw, "--access", access, "--secret", secret, "--port", self.server, "posix", self.folder]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        host, port = self.server.split(":")
+
+        def serves() -> bool:
+            expect(self.process.poll() is None, "versitygw has ended")
+            try:
+                socket.create_connection((host, int(port)), timeout=10).close()
+            except OSError:
+                return False
+            return True
+
+        until("versitygw serves", serves)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(WITHIN_SECONDS)
+
+
+def check_chart_of_a_cluster(helm: Path, files: Files, bucket: Bucket | None) -> None:
     """Three brokers with the configuration and the environment of the pods act as one, and answer the probes of the pods."""
+    name = "pods" if bucket is None else "pods-of-bucket"
     values = files.folder / "values.yaml"
-    values.write_text(json.dumps(CLUSTER), "utf-8")
+    values.write_text(json.dumps(CLUSTER if bucket is None else BUCKET), "utf-8")
     objects = objects_of(helm, values)
     (stateful,) = (document for document in objects if document["kind"] == "StatefulSet")
     (config,) = (document for document in objects if document["kind"] == "ConfigMap")
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     startup, alive, ready = (container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe"))
-    folder = files.folder / "pods"
+    folder = files.folder / name
     folder.mkdir()
-    path = files.write(config["data"]["baton.toml"], "pods.toml")
-    cluster = Brokers(files.baton, folder)
+    path = files.write(config["data"]["baton.toml"], f"{name}.toml")
+    cluster = Brokers(files.baton, folder, bucket and bucket.variables())
     for place in range(stateful["spec"]["replicas"]):
         pod = f"{stateful['metadata']['name']}-{place}"
         cluster.add(pod, path, environment_of(container, pod))
@@ -446,7 +529,8 @@ def check_chart_of_a_cluster(helm: Path, files: Files) -> None:
         cluster.start(first)
         until(f"{first} is ready again", lambda: cluster.answer(first, ready) == (200, "following"))
         expect(cluster.one_leads() == second, "a broker that comes back leads again")
-    print(f"chart of a cluster: ready, one of {len(cluster.configurations)} leads; another one after its end")
+    over = "a folder" if bucket is None else "a bucket"
+    print(f"chart of a cluster over {over}: ready, one of {len(cluster.configurations)} leads; another one after its end")
 
 
 def check_compose(schema: Path, files: Files) -> None:
@@ -488,13 +572,18 @@ def check_compose(schema: Path, files: Files) -> None:
     print("compose: healthy")
 
 
-def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
-    """The compose file of a cluster is valid, and its brokers act as one over a log in a folder: each passes its health check."""
+def check_compose_of_a_cluster(schema: Path, files: Files, bucket: Bucket | None) -> None:
+    """The compose files of a cluster are valid, and its brokers act as one, over a folder or a bucket: each passes its health check."""
     compose = compose_file("compose.cluster.yml", schema)
+    expected = "postgres://baton@db/baton?sslmode=disable"
+    if bucket is not None:
+        expected = bucket.variables()["BATON__CLUSTER__LOG"]
+        compose = merged(compose, compose_file("compose.bucket.yml", schema, {"BATON_BUCKET": expected}))
+        expect(compose["services"]["db"]["profiles"] == ["database"], "the database starts, too")
     services = compose["services"]
     brokers = {name: service for name, service in services.items() if service.get("command", [""])[0] == "serve"}
     expect(list(brokers) == ["b1", "b2", "b3"], f"the brokers are {list(brokers)}")
-    folder = files.folder / "cluster"
+    folder = files.folder / ("cluster" if bucket is None else "cluster-of-bucket")
     shared = folder / "shared"
     # What the service `setup` makes in the volume of its own, at the places where the brokers look for it.
     (volume, place) = services["setup"]["volumes"][0].split(":")
@@ -503,10 +592,15 @@ def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
     head = (DEPLOY / "compose.cluster.yml").read_text("utf-8")
     expect(f"setup cluster keys --out {place}/cluster\n" in head, "the file does not say how to make the keys")
     expect(f"--make-certificate broker.example.com --data {place}\n" in head, "the file does not say how to make a certificate")
-    cluster = Brokers(files.baton, folder)
+    cluster = Brokers(files.baton, folder, bucket and bucket.variables())
     ports = set()
     for name, service in brokers.items():
-        environment = service["environment"]
+        # A variable without a value is that of the caller.
+        caller = CREDENTIALS | (bucket.variables() if bucket else {})
+        environment = {key: caller.get(key) if value is None else value for key, value in service["environment"].items()}
+        environment = {key: value for key, value in environment.items() if value is not None}
+        needs = service["depends_on"]["db"].get("required", True)
+        expect(needs == (bucket is None), f"whether {name} needs the database: {needs}")
         (state, at) = service["volumes"][0].split(":")
         expect((state, at) == (name, "/var/lib/baton"), f"{name} keeps its state in {state} at {at}")
         expect(f"{volume}:/etc/baton/shared:ro" in service["volumes"], f"{name} has no keys")
@@ -519,7 +613,7 @@ def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
         inside = {key: str(value).replace("/etc/baton/shared", str(shared)) for key, value in environment.items()}
         # As it is, but for the places of files: the address of the database is taken.
         seen = tomllib.loads(run(files.baton, "serve", "--config", path, "--check", env=clean_environment(inside)))
-        expect(seen["cluster"]["log"] == "postgres://baton@db/baton?sslmode=disable", f"the log is {seen['cluster']['log']}")
+        expect(seen["cluster"]["log"] == expected, f"the log is {seen['cluster']['log']}")
         command = [files.baton if part == "/usr/local/bin/baton" else part for part in service["healthcheck"]["test"][1:]]
         expect(at in command, f"the health check of {name} asks another folder than the one of the volume")
         cluster.add(name, path, inside)
@@ -529,7 +623,8 @@ def check_compose_of_a_cluster(schema: Path, files: Files) -> None:
             asked = [str(folder / name) if part == at else str(part) for part in command]
             until(f"{name} is healthy", lambda asked=asked: outcome(*asked, env=clean_environment({}))[:2] == (0, "ready\n"))
         cluster.one_leads()
-    print("compose of a cluster: healthy, one of three leads")
+    over = "a folder" if bucket is None else "a bucket"
+    print(f"compose of a cluster over {over}: healthy, one of three leads")
 
 
 def check_unit(baton: Path, folder: Path) -> None:
@@ -555,15 +650,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--helm", type=Path, required=True)
     parser.add_argument("--compose-schema", type=Path, required=True)
+    parser.add_argument("--versitygw", type=Path)
     parser.add_argument("baton", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         baton = arguments.baton.resolve()
         files = Files(baton, Path(folder))
         check_chart(arguments.helm, files)
-        check_chart_of_a_cluster(arguments.helm, files)
         check_compose(arguments.compose_schema, files)
-        check_compose_of_a_cluster(arguments.compose_schema, files)
+        check_chart_of_a_cluster(arguments.helm, files, None)
+        check_compose_of_a_cluster(arguments.compose_schema, files, None)
+        if arguments.versitygw:
+            for check, what in ((check_chart_of_a_cluster, arguments.helm), (check_compose_of_a_cluster, arguments.compose_schema)):
+                with Bucket(arguments.versitygw.resolve(), files.folder / check.__name__) as bucket:
+                    check(what, files, bucket)
         check_unit(baton, Path(folder))
 
 

@@ -30,7 +30,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- fail "cluster.keysSecretName is missing: make the keys of the brokers with `baton cluster keys --out keys`, put them into a secret with `kubectl create secret generic baton-cluster --from-file=keys`, and name the secret" }}
 {{- end }}
 {{- if not .log.secretName }}
-{{- fail "cluster.log.secretName is missing: put the address of the database into a secret with `kubectl create secret generic baton-log --from-literal=url=postgres://...`, and name the secret" }}
+{{- fail "cluster.log.secretName is missing: put the address of the database or the bucket into a secret with `kubectl create secret generic baton-log --from-literal=url=...`, and name the secret" }}
 {{- end }}
 {{- if not $.Values.metrics.enabled }}
 {{- fail "metrics.enabled is false: the probes of a cluster ask the port of the metrics, because a follower passes its other port on to the leader" }}

@@ -11,9 +11,12 @@ use bytes::Bytes;
 use itertools::Itertools as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
-use super::{call::Call, checked_with, field, page_size, parsed_id, refuse, refuse_shared, responses::Responses};
+use super::{
+    call::Call, checked_with, field, frames::Requests, page_size, parsed_id, refuse, refuse_shared,
+    responses::Responses,
+};
 use crate::{
     blobs::{BlobDamaged, BlobDigest, BlobFiles, BlobPlace, BlobReader, BlobWriter, Removed},
     broker::{
@@ -99,7 +102,7 @@ async fn readable(call: &Call, digest: BlobDigest) -> Result<BlobRecord, BrokerE
 
 pub(super) async fn write_blob(
     call: Call,
-    mut frames: Streaming<v1::WriteBlobRequest>,
+    mut frames: Requests<v1::WriteBlobRequest>,
 ) -> Result<v1::WriteBlobResponse, Status> {
     let agent = call.agent()?.clone();
     let files = files(&call)?;

@@ -60,14 +60,14 @@ impl Services {
     }
 
     /// Admits a call: finds its caller, checks the right of its row, and counts it against the rates of the caller.
-    /// `registry` is the number in a request about a name.
-    pub(super) fn admit<T>(
+    /// `registry` is the number in a request about a name; the rest of the request has its metadata and extensions.
+    pub(super) fn admit(
         &self,
         operation: Operation,
-        request: Request<T>,
+        request: Request<()>,
         registry: Option<i32>,
-    ) -> Result<(Call, T), Status> {
-        let (metadata, extensions, message) = request.into_parts();
+    ) -> Result<Call, Status> {
+        let (metadata, extensions, ()) = request.into_parts();
         let connection =
             Connection { info: extensions.get::<ConnectInfo>().cloned(), unread: extensions.get::<Unread>().cloned() };
         let (broker, row) = (&self.broker, operation.row());
@@ -82,7 +82,7 @@ impl Services {
         check(broker, row.right, &caller, certified, registry)?;
         count(broker, row.rate, &caller).map_err(refuse)?;
         let (broker, blobs) = (broker.clone(), self.blobs.clone());
-        Ok((Call { broker, caller, credential, connection, blobs, row }, message))
+        Ok(Call { broker, caller, credential, connection, blobs, row })
     }
 }
 

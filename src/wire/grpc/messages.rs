@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use tokio_stream::StreamExt;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::{
     call::Call,
     field,
+    frames::Requests,
     outgoing::{Outgoing, Ready},
     refuse, refuse_shared,
     responses::{self, Responses, Taker},
@@ -33,7 +34,7 @@ const OUTSTANDING_DEFAULT: u32 = 16;
 
 pub(super) async fn connect(
     call: Call,
-    frames: Streaming<v1::ConnectRequest>,
+    frames: Requests<v1::ConnectRequest>,
 ) -> Result<Responses<v1::ConnectResponse>, Status> {
     Ok(Box::pin(session::open(call, frames).await?))
 }

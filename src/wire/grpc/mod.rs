@@ -9,6 +9,7 @@ mod call;
 mod contexts;
 mod dead_letters;
 pub mod deadline;
+mod frames;
 mod handoffs;
 mod handoffs_watch;
 mod log_watch;

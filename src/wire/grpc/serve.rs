@@ -1,14 +1,28 @@
-//! The gRPC services, made from the table of calls. The compiler compares the table with the schema: each method of a
-//! service has a row with its streams, and a function in the module of the service.
+//! The gRPC services, made from the table of calls. Each call has a function in the module of its service, whose request
+//! and response are those of the schema.
 
-use std::{collections::HashMap, pin::Pin};
+use std::{collections::HashMap, convert::Infallible, pin::Pin};
 
+use axum::{body::Body as RequestBody, extract::Request as HttpRequest};
+use bytes::Bytes;
+use http::Response as HttpResponse;
 use pastey::paste;
-use tonic::{Request, Response, Status, Streaming, codec::CompressionEncoding, service::Routes};
+use prost::Message;
+use tokio_stream::StreamExt as _;
+use tonic::{
+    Request, Response, Status, Streaming, body::Body, codec::CompressionEncoding, server::Grpc, service::Routes,
+};
+use tower::service_fn;
 
 use super::{
-    agents, audit, blobs, bounds::ClientStream, call::Services, contexts, dead_letters, handoffs, messages,
-    negotiations, plans, registries, responses::Responses, routing, schemas, tasks, threads, workspaces,
+    agents, audit, blobs,
+    bounds::ClientStream,
+    call::{Call, Services},
+    contexts, dead_letters,
+    frames::{AnyResponse, FrameCodec, Requests, decoded},
+    handoffs, messages, negotiations, plans, registries,
+    responses::Responses,
+    routing, schemas, tasks, threads, workspaces,
 };
 use crate::{
     broker::Broker,
@@ -17,86 +31,142 @@ use crate::{
     wire::operations::{OPERATIONS, Operation, Row, with_operations},
 };
 
-/// What a generated method returns.
-type Answer<'f, R> = Pin<Box<dyn Future<Output = Result<Response<R>, Status>> + Send + 'f>>;
+/// What a call returns, once its function has run.
+type Answer<R> = Pin<Box<dyn Future<Output = Result<Response<R>, Status>> + Send>>;
+
+/// A call by its streams: admits a caller and runs the function of the call, from frames to responses.
+#[derive(Clone, Copy)]
+enum Serve {
+    Unary(fn(&Services, Request<Bytes>) -> Answer<AnyResponse>),
+    ServerStream(fn(&Services, Request<Bytes>) -> Answer<Responses<AnyResponse>>),
+    ClientStream(fn(&Services, Request<Streaming<Bytes>>) -> Answer<AnyResponse>),
+    BothStreams(fn(&Services, Request<Streaming<Bytes>>) -> Answer<Responses<AnyResponse>>),
+}
+
+/// Decodes the request of a call. The rest has what admits its caller.
+fn decode<Q: Message + Default>(request: Request<Bytes>) -> Result<(Q, Request<()>), Status> {
+    let (metadata, extensions, frame) = request.into_parts();
+    Ok((decoded(frame)?, Request::from_parts(metadata, extensions, ())))
+}
+
+fn any<R: Message + 'static>(response: R) -> AnyResponse {
+    Box::new(response)
+}
+
+fn all<R: Message + 'static>(responses: Responses<R>) -> Responses<AnyResponse> {
+    Box::pin(responses.map(|response| response.map(any)))
+}
+
+/// Runs the function of an admitted call.
+fn run<Q, R, A, T>(
+    admitted: Result<(Call, Q), Status>,
+    function: impl FnOnce(Call, Q) -> A + Send + 'static,
+    response: fn(R) -> T,
+) -> Answer<T>
+where
+    Q: Send + 'static,
+    R: 'static,
+    A: Future<Output = Result<R, Status>> + Send,
+    T: 'static,
+{
+    Box::pin(async move {
+        let (call, request) = admitted?;
+        function(call, request).await.map(|answer| Response::new(response(answer)))
+    })
+}
 
 /// The number of the registry that a request about a name has.
 macro_rules! registry {
     (MayRegister $request:ident) => {
-        Some($request.get_ref().registry)
+        Some($request.registry)
     };
     ($right:ident $request:ident) => {
         None
     };
 }
 
-/// A method of a service's trait. Its future is boxed as the trait declares it.
-macro_rules! method {
+/// How a call is served.
+macro_rules! serve {
     ($method:ident Unary $right:ident $module:ident) => {
-        paste! { method! { @ $method $right $module, v1::[<$method Request>], v1::[<$method Response>] } }
+        serve! { @one Unary any $method $right $module }
     };
     ($method:ident ServerStream $right:ident $module:ident) => {
-        paste! {
-            type [<$method Stream>] = Responses<v1::[<$method Response>]>;
-            method! { @ $method $right $module, v1::[<$method Request>], Responses<v1::[<$method Response>]> }
-        }
+        serve! { @one ServerStream all $method $right $module }
     };
     ($method:ident ClientStream $right:ident $module:ident) => {
-        paste! { method! { @ $method $right $module, Streaming<v1::[<$method Request>]>, v1::[<$method Response>] } }
+        serve! { @many ClientStream any $method $module }
     };
     ($method:ident BothStreams $right:ident $module:ident) => {
+        serve! { @many BothStreams all $method $module }
+    };
+    (@one $streams:ident $response:ident $method:ident $right:ident $module:ident) => {
         paste! {
-            type [<$method Stream>] = Responses<v1::[<$method Response>]>;
-            method! { @ $method $right $module, Streaming<v1::[<$method Request>]>, Responses<v1::[<$method Response>]> }
+            Serve::$streams(|services, request| {
+                let admitted = decode::<v1::[<$method Request>]>(request).and_then(|(request, rest)| {
+                    let registry = registry!($right request);
+                    services.admit(Operation::$method, rest, registry).map(|call| (call, request))
+                });
+                run(admitted, $module::[<$method:snake>], $response::<v1::[<$method Response>]>)
+            })
         }
     };
-    (@ $method:ident $right:ident $module:ident, $request:ty, $response:ty) => {
+    (@many $streams:ident $response:ident $method:ident $module:ident) => {
         paste! {
-            fn [<$method:snake>]<'s, 'f>(&'s self, request: Request<$request>) -> Answer<'f, $response>
-            where
-                's: 'f,
-                Self: 'f,
-            {
-                let registry = registry!($right request);
-                let admitted = self.admit(Operation::$method, request, registry);
-                Box::pin(async move {
-                    let (call, request) = admitted?;
-                    $module::[<$method:snake>](call, request).await.map(Response::new)
-                })
-            }
+            Serve::$streams(|services, request| {
+                let (metadata, extensions, frames) = request.into_parts();
+                let rest = Request::from_parts(metadata, extensions, ());
+                let admitted = services.admit(Operation::$method, rest, None);
+                let admitted = admitted.map(|call| (call, Requests::<v1::[<$method Request>]>::new(frames)));
+                run(admitted, $module::[<$method:snake>], $response::<v1::[<$method Response>]>)
+            })
         }
     };
 }
 
-macro_rules! services {
+macro_rules! calls {
     ($($service:ident in $module:ident {
         $($method:ident $streams:ident $right:ident $(($purpose:ident))? $rate:ident $effect:ident $size:ident;)*
     })*) => {
-        $(paste! {
-            impl v1::[<$service:snake _server>]::$service for Services {
-                $(method! { $method $streams $right $module })*
-            }
-        })*
-
-        /// The routes of all services of a broker.
-        pub fn routes(broker: &Broker) -> Routes {
-            let services = Services::new(broker.clone());
-            let mut routes = Routes::default();
-            $(paste! {
-                let service = v1::[<$service:snake _server>]::[<$service Server>]::new(services.clone());
-                // Requests are unpacked before, by `bounds`, which also says whether an answer may be compressed.
-                let service = service
-                    .max_decoding_message_size(FRAME_BYTES_MAX)
-                    .max_encoding_message_size(FRAME_BYTES_MAX)
-                    .send_compressed(CompressionEncoding::Gzip)
-                    .send_compressed(CompressionEncoding::Zstd);
-                routes = routes.add_service(service);
-            })*
-            routes
-        }
+        /// All calls, in the order of [`OPERATIONS`].
+        const CALLS: &[Serve] = &[$($(serve! { $method $streams $right $module },)*)*];
     };
 }
-with_operations!(services);
+with_operations!(calls);
+
+/// The routes of all services of a broker.
+pub fn routes(broker: &Broker) -> Routes {
+    let services = Services::new(broker.clone());
+    let mut router = Routes::default().into_axum_router();
+    for (row, call) in OPERATIONS.iter().zip(CALLS) {
+        let (services, call) = (services.clone(), *call);
+        let service = service_fn(move |request| {
+            let services = services.clone();
+            async move { Ok::<_, Infallible>(answer(&services, call, request).await) }
+        });
+        router = router.route_service(row.path, service);
+    }
+    router.into()
+}
+
+/// Answers a call.
+async fn answer(services: &Services, call: Serve, request: HttpRequest<RequestBody>) -> HttpResponse<Body> {
+    // Requests are unpacked before, by `bounds`, which also says whether an answer may be compressed.
+    let mut grpc = Grpc::new(FrameCodec)
+        .max_decoding_message_size(FRAME_BYTES_MAX)
+        .max_encoding_message_size(FRAME_BYTES_MAX)
+        .send_compressed(CompressionEncoding::Gzip)
+        .send_compressed(CompressionEncoding::Zstd);
+    match call {
+        Serve::Unary(serve) => grpc.unary(service_fn(|request| serve(services, request)), request).await,
+        Serve::ServerStream(serve) => {
+            grpc.server_streaming(service_fn(|request| serve(services, request)), request).await
+        }
+        Serve::ClientStream(serve) => {
+            grpc.client_streaming(service_fn(|request| serve(services, request)), request).await
+        }
+        Serve::BothStreams(serve) => grpc.streaming(service_fn(|request| serve(services, request)), request).await,
+    }
+}
 
 /// The paths of calls whose client sends a stream, with the kind of the stream.
 pub fn client_streams() -> HashMap<String, ClientStream> {

@@ -11,11 +11,12 @@ use std::{pin::Pin, sync::Arc, task::Poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::{
     bounds::{Overuse, Unread},
     call::{Call, Connection},
+    frames::Requests,
     messages,
     outgoing::{Outgoing, Ready},
     refuse, refuse_shared,
@@ -86,7 +87,7 @@ enum Taken {
 }
 
 /// A frame that has arrived already, with a permit for it. `None`: no frame, or no permit.
-async fn at_hand(frames: &mut Streaming<v1::ConnectRequest>, permits: &Arc<Semaphore>) -> Option<(Frame, Permit)> {
+async fn at_hand(frames: &mut Requests<v1::ConnectRequest>, permits: &Arc<Semaphore>) -> Option<(Frame, Permit)> {
     let permit = permits.clone().try_acquire_owned().ok()?;
     let frame = std::future::poll_fn(|context| match Pin::new(&mut *frames).poll_next(context) {
         Poll::Ready(frame) => Poll::Ready(Some(frame)),
@@ -114,7 +115,7 @@ impl Bounds {
 /// Opens a session. The returned stream ends after the agent's side ends, or when the broker drains.
 pub(super) async fn open(
     call: Call,
-    frames: Streaming<v1::ConnectRequest>,
+    frames: Requests<v1::ConnectRequest>,
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
     let agent = call.agent()?.clone();
     let Call { broker, connection, .. } = call;
@@ -168,7 +169,7 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self, mut frames: Streaming<v1::ConnectRequest>) {
+    async fn run(mut self, mut frames: Requests<v1::ConnectRequest>) {
         tracing::debug!("session opened");
         let permits = Arc::new(Semaphore::new(UNDER_WAY_MAX));
         loop {

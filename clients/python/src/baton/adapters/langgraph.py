@@ -16,13 +16,23 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.config import get_config, get_stream_writer
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import END
-from langgraph.prebuilt import InjectedState
+from langgraph.prebuilt import InjectedState, ToolRuntime
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from baton import Agent, BatonError, HandoffFailedError, Progress, TaskRecalledError, history_section, json_section, v1
-from baton.adapters import _serving
+from baton import (
+    Agent,
+    BatonError,
+    HandoffFailedError,
+    Progress,
+    Run,
+    TaskRecalledError,
+    history_section,
+    json_section,
+    v1,
+)
+from baton.adapters import _routing, _serving
 from baton.adapters._lending import (
     FAILURES,
     Asked,
@@ -199,6 +209,48 @@ def transfer_tool(
         coroutine=transfer,
         name=name or tool_name(receiver_id),
         description=description or f"Hands the conversation over to {plain}, which goes on with it.",
+    )
+
+
+async def node_tools(agent: Agent, run: Run, node_id: str) -> list[BaseTool]:
+    """Returns the tools `transfer_to_NODE` with which a model chooses the next node of a run: see `Agent.start_run`.
+
+    The tools are those of the node's next turn; a node without choices has none. A call of one reports the turn to the
+    broker. If the chosen node is another agent's, this agent, which owns the run's task, hands the task over: the
+    context is the task's latest one, with that of the state: see `state_sections`.
+
+    The tools are for a `ToolNode`. The model gets JSON: `chosen`, `active_nodes`, `next`, and `handoff` with the new
+    owner; or `error` and `message` if the choice does not count. Then the message has the status `error`, and the model
+    may choose again. After the third refused choice in a row the node's turn ends, as it does by a choice, and the
+    graph of the framework goes to END. LangGraph follows an edge back to the model all the same: see `transfer_tool`.
+
+    A graph of the framework may end without a choice. The node is active then, and its output is reported as always:
+
+        graph.add_node("tools", ToolNode(await node_tools(agent, run, "triage")))
+        graph.add_conditional_edges("tools", lambda state: "model" if state["messages"][-1].status == "error" else END)
+        state = await graph.compile().ainvoke({"messages": […]})
+        if any(one.node_id == "triage" and one.state == v1.NODE_STATE_ACTIVE for one in (await run.state()).nodes):
+            await run.turn("triage", finished=True, output=state["messages"][-1].text)
+
+    Raises BatonError, for example NODE_NOT_ACTIVE.
+    """
+    return [_tool_of(choice) for choice in await _routing.choices_of(agent, run, node_id)]
+
+
+def _tool_of(choice: _routing.Choice) -> BaseTool:
+    async def choose(runtime: ToolRuntime[Any, Any], **arguments: Any) -> Command[Any] | ToolMessage:
+        def conversation() -> list[v1.ContextSection]:
+            return _sections_of(runtime.state, is_settled=True)
+
+        call_id = runtime.tool_call_id or ""
+        told = await choice.take(call_id, json.dumps(arguments), conversation)
+        text = json.dumps(told)
+        if not _routing.is_over(told):
+            return ToolMessage(text, tool_call_id=call_id, status="error")
+        return Command(goto=END, update={"messages": [ToolMessage(text, tool_call_id=call_id)]})
+
+    return StructuredTool.from_function(
+        coroutine=choose, name=choice.name, description=choice.description, args_schema=choice.parameters
     )
 
 

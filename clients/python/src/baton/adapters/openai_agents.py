@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import agents
-from agents import FunctionTool, Model, ModelResponse, Usage
+from agents import FunctionTool, FunctionToolResult, Model, ModelResponse, ToolsToFinalOutputResult, Usage
 from agents.items import TResponseInputItem, TResponseStreamEvent
 from openai.types.responses import (
     Response,
@@ -20,8 +20,8 @@ from openai.types.responses import (
     ResponseTextDeltaEvent,
 )
 
-from baton import Agent, Progress, history_section, json_section, v1
-from baton.adapters import _serving
+from baton import Agent, Progress, Run, history_section, json_section, v1
+from baton.adapters import _routing, _serving
 from baton.adapters._lending import (
     FAILURES,
     Loan,
@@ -35,8 +35,9 @@ from baton.adapters._lending import (
     tool_name,
     type_of,
 )
-from baton.history import Entry
+from baton.history import Entry, settled
 from baton.shapes import from_openai_responses, to_openai_responses
+from baton.turns import TRANSFER_PREFIX
 from baton.work import FINAL
 
 _PARAMETERS: dict[str, Any] = {
@@ -260,6 +261,60 @@ def handoff_tool(
         on_invoke_tool=invoke,
         strict_json_schema=True,
     )
+
+
+async def node_tools(agent: Agent, run: Run, node_id: str) -> list[FunctionTool]:
+    """Returns the tools `transfer_to_NODE` with which a model chooses the next node of a run: see `Agent.start_run`.
+
+    The tools are those of the node's next turn; a node without choices has none. A call of one reports the turn to the
+    broker. If the chosen node is another agent's, this agent, which owns the run's task, hands the task over: the
+    context is the task's latest one, with the input of the turn as its history_log.
+
+    The model gets JSON: `chosen`, `active_nodes`, `next`, and `handoff` with the new owner; or `error` and `message` if
+    the choice does not count. Then the run of the SDK goes on, and the model may choose again. After the third refused
+    choice in a row the node's turn ends, as it does by a choice; `stop_at_choice` ends the run of the SDK there.
+
+    A run of the SDK may end without a choice. The node is active then, and its output is reported as always:
+
+        triage = agents.Agent(
+            name="triage", tools=await node_tools(agent, run, "triage"), tool_use_behavior=stop_at_choice
+        )
+        result = await agents.Runner.run(triage, "…")
+        if any(one.node_id == "triage" and one.state == v1.NODE_STATE_ACTIVE for one in (await run.state()).nodes):
+            await run.turn("triage", finished=True, output=result.final_output)
+
+    Raises BatonError, for example NODE_NOT_ACTIVE.
+    """
+    return [_tool_of(choice) for choice in await _routing.choices_of(agent, run, node_id)]
+
+
+def _tool_of(choice: _routing.Choice) -> FunctionTool:
+    async def invoke(context: Any, arguments: str) -> str:
+        items: list[Any] = context.turn_input
+
+        def conversation() -> list[v1.ContextSection]:
+            return [history_section(settled(from_openai_responses(items)))] if items else []
+
+        return json.dumps(await choice.take(context.tool_call_id, arguments, conversation))
+
+    return FunctionTool(
+        name=choice.name,
+        description=choice.description,
+        params_json_schema=choice.parameters,
+        on_invoke_tool=invoke,
+        strict_json_schema=True,
+    )
+
+
+def stop_at_choice(context: Any, results: list[FunctionToolResult]) -> ToolsToFinalOutputResult:  # noqa: ARG001
+    """Ends a run of the SDK once a tool of `node_tools` has ended the node's turn: for `tool_use_behavior` of an agent.
+
+    The final output is the answer of the tool.
+    """
+    for result in results:
+        if result.tool.name.startswith(TRANSFER_PREFIX) and _routing.is_over(result.output):
+            return ToolsToFinalOutputResult(is_final_output=True, final_output=result.output)
+    return ToolsToFinalOutputResult(is_final_output=False)
 
 
 async def serve(

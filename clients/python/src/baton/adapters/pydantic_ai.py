@@ -1,12 +1,13 @@
 """A handoff as a tool or an output of Pydantic AI, and its agents as agents of baton. Needs the extra `pydantic-ai`."""
 
 import base64
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pydantic_ai import ModelRetry, RunContext
+from pydantic_ai import ModelRetry, RunContext, Tool
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.messages import (
     AudioUrl,
@@ -27,9 +28,10 @@ from pydantic_ai.messages import (
     UserPromptPart,
     VideoUrl,
 )
+from pydantic_ai.tools import ToolDefinition
 
-from baton import Agent, HistoryError, history_section, json_section, v1
-from baton.adapters import _serving
+from baton import Agent, HistoryError, Run, history_section, json_section, v1
+from baton.adapters import _routing, _serving
 from baton.adapters._lending import (
     FAILURES,
     Loan,
@@ -114,6 +116,42 @@ def handoff_tool(
         "    details: Everything that the other agent needs to know for it.\n"
     )
     return hand_off
+
+
+async def node_tools(agent: Agent, run: Run, node_id: str) -> list[Tool[Any]]:
+    """Returns the tools `transfer_to_NODE` with which a model chooses the next node of a run: see `Agent.start_run`.
+
+    The tools are those of the node's next turn; a node without choices has none. A call of one reports the turn to the
+    broker. If the chosen node is another agent's, this agent, which owns the run's task, hands the task over: the
+    context is the task's latest one, with the messages of the agent's run as its history_log.
+
+    The model gets `chosen`, `active_nodes`, `next`, and `handoff` with the new owner; or `error` and `message` if the
+    choice does not count. Then the run of the agent goes on, and the model may choose again. After the third refused
+    choice in a row the node's turn ends, as it does by a choice. The model is told so, and ends the run with an output.
+
+    A run of the agent may end without a choice. The node is active then, and its output is reported as always:
+
+        triage = pydantic_ai.Agent(model, tools=await node_tools(agent, run, "triage"))
+        result = await triage.run("…")
+        if any(one.node_id == "triage" and one.state == v1.NODE_STATE_ACTIVE for one in (await run.state()).nodes):
+            await run.turn("triage", finished=True, output=result.output)
+
+    Raises BatonError, for example NODE_NOT_ACTIVE.
+    """
+    return [_tool_of(choice) for choice in await _routing.choices_of(agent, run, node_id)]
+
+
+def _tool_of(choice: _routing.Choice) -> Tool[Any]:
+    async def choose(context: RunContext[Any], /, **arguments: Any) -> dict[str, Any]:
+        def conversation() -> list[v1.ContextSection]:
+            return [history_section(settled(from_pydantic_ai(context.messages)))]
+
+        return await choice.take(context.tool_call_id or "", json.dumps(arguments), conversation)
+
+    async def with_schema(_context: RunContext[Any], tool: ToolDefinition) -> ToolDefinition:
+        return dataclasses.replace(tool, parameters_json_schema=choice.parameters)
+
+    return Tool(choose, name=choice.name, description=choice.description, takes_ctx=True, prepare=with_schema)
 
 
 async def serve(

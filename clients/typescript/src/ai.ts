@@ -3,13 +3,15 @@ import { randomUUID } from "node:crypto";
 import { convertToModelMessages, generateText, jsonSchema, type LanguageModel, type ModelMessage, tool, type Tool, type ToolSet, type UIMessage } from "ai";
 import type { Agent } from "./agent.js";
 import { jsonSection } from "./envelopes.js";
-import { BatonError } from "./errors.js";
+import { BatonError, isPassing } from "./errors.js";
 import { checkHistory, type HistoryCall, type HistoryEntry, HistoryError, type HistoryPart, historySection, settled } from "./history.js";
 import type { JsonObject } from "./json.js";
 import { type Asked, derivedId, type Failure, failureOf, lend, type OnQuestion, summaryOf } from "./lending.js";
 import type { Offer, Takeover } from "./offers.js";
+import type { Run, Step } from "./runs.js";
 import type { OwnedTask } from "./tasks.js";
-import { HandoffReason, TaskStatus } from "./v1.js";
+import { TRANSFER_PREFIX } from "./turns.js";
+import { type ContextSection, HandoffReason, NodeState, TaskStatus } from "./v1.js";
 
 export type { Asked, OnQuestion };
 
@@ -106,6 +108,124 @@ export function handoffTool(
     }
   };
   return tool({ description, inputSchema: INPUT, execute });
+}
+
+/** The answer of a tool of `nodeTools` to the model. */
+export interface ChoiceOutput {
+  /** The chosen node, or "end". */
+  chosen?: string;
+  /** The nodes that are active now. Without it the choice does not count, and the model may choose again. */
+  active_nodes?: string[];
+  /** The new owner of the run's task, if the chosen node is another agent's. */
+  handoff?: { task_id: string; owner: string };
+  /** What the model does next. */
+  next?: string;
+  /** The reason why the choice does not count. */
+  error?: string;
+  message?: string;
+  /** The agents that did not take the task. */
+  rejections?: string[];
+}
+
+/**
+ * Returns the tools `transfer_to_NODE` with which a model chooses the next node of a run: see `Routing.start`.
+ *
+ * The tools are those of the node's next turn; a node without choices has none. A call of one reports the turn to the broker. If
+ * the chosen node is another agent's, this agent, which owns the run's task, hands the task over: the context is the task's latest
+ * one, with the messages of the call as its history_log.
+ *
+ * If the choice does not count, the model gets `error` and `message`, and may choose again. After the third refused choice in a row
+ * the node's turn ends, as it does by a choice; `stopAtChoice` ends the run of the SDK there. A run of the SDK may end without a
+ * choice. The node is active then, and its output is reported as always:
+ *
+ *     const tools = await nodeTools(agent, run, "triage");
+ *     const { text } = await generateText({ model, prompt, tools, stopWhen: [stopAtChoice, stepCountIs(5)] });
+ *     const { nodes } = await run.state();
+ *     const isActive = nodes.some(({ nodeId, state }) => nodeId === "triage" && state === v1.NodeState.ACTIVE);
+ *     if (isActive) await run.turn("triage", undefined, { finished: true, output: text });
+ *
+ * Throws BatonError, for example NODE_NOT_ACTIVE.
+ */
+export async function nodeTools(agent: Agent, run: Run, nodeId: string): Promise<Record<string, Tool<unknown, ChoiceOutput>>> {
+  const { tools } = await run.tools(nodeId);
+  const taskId = tools.length > 0 ? (await run.state()).taskId : "";
+  const made = tools.map(({ name, description, parameters }) => {
+    const choice: Choice = { agent, run, nodeId, taskId, name: name as string };
+    const execute = (input: unknown, call: Call): Promise<ChoiceOutput> => choose(choice, input, call);
+    return [choice.name, tool({ description: description as string, inputSchema: jsonSchema(parameters as object), execute })] as const;
+  });
+  return Object.fromEntries(made);
+}
+
+/** Ends a run of the SDK once a tool of `nodeTools` has ended the node's turn: for `stopWhen`. */
+export function stopAtChoice({ steps }: { steps: readonly { toolResults: readonly { toolName: string; output: unknown }[] }[] }): boolean {
+  return steps.at(-1)?.toolResults.some(({ toolName, output }) => {
+    const isOver = typeof output === "object" && output !== null && "active_nodes" in output;
+    return isOver && toolName.startsWith(TRANSFER_PREFIX);
+  }) ?? false;
+}
+
+/** A tool of `nodeTools`. */
+interface Choice {
+  readonly agent: Agent;
+  readonly run: Run;
+  readonly nodeId: string;
+  /** The task of the run; empty if the run is over none. */
+  readonly taskId: string;
+  readonly name: string;
+}
+
+/** A call of a tool by the SDK. */
+interface Call {
+  readonly messages: ModelMessage[];
+  readonly toolCallId: string;
+  readonly abortSignal?: AbortSignal;
+}
+
+/** Reports the turn, and hands the task over if the run goes on at another agent. */
+async function choose(choice: Choice, input: unknown, { messages, toolCallId: callId, abortSignal: signal }: Call): Promise<ChoiceOutput> {
+  const { run, nodeId, taskId, name } = choice;
+  const conversation = taskId === "" ? [] : [historySection(settled(fromModelMessages(messages)))];
+  const ends = signal ? { signal } : {};
+  try {
+    const calls = [{ callId, name, argumentsJson: JSON.stringify(input ?? {}) }];
+    const step = await run.turn(nodeId, undefined, { calls, ...ends });
+    return toldOf(choice, step, step.proposal && (await handOver(choice, step, conversation, ends)));
+  } catch (error) {
+    return failureOf(error);
+  }
+}
+
+/** Hands the task over to the agent of the next node. Returns the new owner. */
+async function handOver({ agent, taskId }: Choice, step: Step, conversation: readonly ContextSection[], ends: { signal?: AbortSignal }): Promise<string> {
+  const { epoch } = await agent.getTask(taskId);
+  const sections = new Map((await latestContext(agent, taskId)).map((section) => [section.name, section]));
+  for (const section of conversation) sections.set(section.name, section);
+  const { ownerId } = await agent.handOver(step.receiverId, taskId, step.proposal ?? {}, [...sections.values()], { epoch, ...ends });
+  return ownerId;
+}
+
+/** Returns the sections of a task's latest context; none if the broker shows none. */
+async function latestContext(agent: Agent, taskId: string): Promise<ContextSection[]> {
+  try {
+    return await agent.contexts.latest(taskId);
+  } catch (error) {
+    if (error instanceof BatonError && !isPassing(error)) return [];
+    throw error;
+  }
+}
+
+function toldOf({ nodeId, taskId }: Choice, step: Step, owner: string | undefined): ChoiceOutput {
+  const { choice, toolResults, run } = step.answer;
+  const refused = step.refusal !== "" && { error: step.refusal, message: toolResults[0]?.text ?? "" };
+  const isActive = run?.nodes.some((node) => node.nodeId === nodeId && node.state === NodeState.ACTIVE);
+  if (refused && isActive) return refused;
+  const active = [...step.nextNodeIds];
+  const at = active.length > 0 ? `: the run is at ${active.join(", ")}` : "";
+  const where = owner !== undefined ? `: ${owner} has the task now` : step.isOver ? ": the run has ended" : at;
+  const handoff = owner !== undefined && { handoff: { task_id: taskId, owner } };
+  const next = `Your turn is over${where}. Do nothing more.`;
+  return { ...(refused || { chosen: choice?.targetNodeId ?? "" }), active_nodes: active, ...handoff, next };
 }
 
 /** The worker of `serveModel`. */

@@ -3,7 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import { type ToolCall, ToolCallSchema, type ToolResult } from "./v1.js";
 
 /** The beginning of the names of the broker's tools. */
-const TRANSFER_PREFIX = "transfer_to_";
+export const TRANSFER_PREFIX = "transfer_to_";
 
 /** The interface that a response belongs to. */
 export type ResponseShape = "openai-responses" | "openai-chat" | "anthropic" | "mcp-sampling" | "mcp-call";

@@ -77,7 +77,9 @@ class LangGraph:
         self.node_tools = langgraph.node_tools
 
     def schemas(self, tools):
-        return [tool.args_schema for tool in tools]
+        from langchain_core.utils.function_calling import convert_to_openai_tool
+
+        return [convert_to_openai_tool(tool)["function"]["parameters"] for tool in tools]
 
     async def run(self, tools, *script):
         from langchain_core.messages import AIMessage, HumanMessage
@@ -149,6 +151,11 @@ def framework(request):
 @pytest.fixture
 async def alice(broker):
     async with broker.agent("alice") as agent:
+
+        @agent.on_handoff
+        async def take(offer):
+            await (await offer.accept()).complete()
+
         await begin(agent)
         await agent.register_graph(graph())
         yield agent
@@ -196,6 +203,46 @@ async def test_a_choice_moves_the_run(framework, alice):
     assert [(call.call_id, call.name) for call in entry.calls] == [("c0", "transfer_to_generator")]
     assert entry.choice.reason == "all facts hold"
     assert await framework.node_tools(alice, run, "generator") == []
+
+
+async def test_of_two_choices_in_one_response_one_counts(alice):
+    sdk = pytest.importorskip("agents")
+    from agents.tool_context import ToolContext
+
+    from baton.adapters.openai_agents import node_tools
+
+    run = await at_checker(alice)
+    tools = await node_tools(alice, run, "checker")
+    assert all(isinstance(tool, sdk.FunctionTool) for tool in tools)
+    arguments = json.dumps(REASON)
+    calls = [
+        tool.on_invoke_tool(
+            ToolContext(context=None, tool_name=tool.name, tool_call_id=tool.name, tool_arguments=arguments), arguments
+        )
+        for tool in tools
+    ]
+    told = [json.loads(one) for one in await within(asyncio.gather(*calls))]
+    assert sorted(one.get("error", "") for one in told) == ["", "NODE_NOT_ACTIVE"]
+    [chosen] = [one["chosen"] for one in told if "chosen" in one]
+    assert await active(run) == [chosen]
+
+
+@pytest.mark.parametrize("arguments", ["", '{"reason": ', "[]", '{"reason": "\\ud800"}', '"\ud800"'])
+async def test_arguments_that_a_model_breaks_are_told(alice, arguments):
+    pytest.importorskip("agents")
+    from agents.tool_context import ToolContext
+
+    from baton.adapters.openai_agents import node_tools
+
+    run = await at_checker(alice)
+    [_, tool] = await node_tools(alice, run, "checker")
+    context = ToolContext(context=None, tool_name=tool.name, tool_call_id="c0", tool_arguments=arguments)
+    told = json.loads(await within(tool.on_invoke_tool(context, arguments)))
+    # Missing arguments are an empty reason.
+    if arguments:
+        assert (told["error"], await active(run)) == ("FIELD_INVALID", ["checker"])
+    else:
+        assert (told["chosen"], await active(run)) == ("generator", ["generator"])
 
 
 async def test_the_end_of_the_run_is_told(framework, alice):
@@ -253,14 +300,15 @@ async def test_without_a_choice_the_text_is_the_output(framework, alice):
 
 @pytest.fixture
 async def bob(broker, alice):
-    """Yields bob, who works on the node generator. The task ticket-1 is alice's."""
+    """Yields bob, who works on the node generator. Carol has given the task ticket-1 to alice."""
     over = graph()
     over.nodes[2].agent_id = "bob"
-    async with broker.agent("bob") as agent:
+    async with broker.agent("bob") as agent, broker.agent("carol") as carol:
         await agent.register()
         await alice.register_graph(over)
-        ticket = await alice.create_task("ticket-1", "support")
-        await ticket.checkpoint([json_section("goals", ["write"])])
+        await begin(carol)
+        request = v1.HandoffRequest(task_type="support")
+        await within(carol.hand_over("alice", "ticket-1", request, [json_section("goals", ["write"])]))
         yield agent
 
 

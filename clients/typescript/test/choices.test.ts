@@ -135,12 +135,16 @@ test("without a choice the text is the output", async () => {
   assert.deepEqual((await run.tools("generator")).inputs.map(({ output }) => output), ["All of it is so."]);
 });
 
-/** Returns alice with a task, and bob, who works on the node generator. */
+/** Returns bob, who works on the node generator, and alice with a task that carol has given to her. */
 async function pair(): Promise<{ alice: Agent; bob: Agent; run: Run; taskId: string }> {
-  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
-  const task = await alice.createTask(unique("ticket"), { taskType: "support" });
-  await task.checkpoint([jsonSection("goals", ["write"])]);
-  return { alice, bob, run: await atChecker(alice, { writerId: bob.id, taskId: task.taskId }), taskId: task.taskId };
+  const [alice, bob, carol] = [await agents.named("alice"), await agents.named("bob"), await agents.named("carol")];
+  const offer = async (one: Offer): Promise<void> => {
+    await (await one.accept()).complete();
+  };
+  alice.serve({ offer }).catch(() => undefined);
+  const taskId = unique("ticket");
+  await patient(carol.handOver(alice.id, taskId, { taskType: "support" }, [jsonSection("goals", ["write"])]));
+  return { alice, bob, run: await atChecker(alice, { writerId: bob.id, taskId }), taskId };
 }
 
 test("a choice of another agent's node hands the task over", async () => {

@@ -36,7 +36,7 @@ class Choice:
         same names. Returns what the model is told: see `is_over`.
         """
         sections = conversation() if self.task_id else []
-        # A half of a character, which a message cannot have, is none of JSON either.
+        # A message cannot carry half of a surrogate pair.
         arguments = arguments_json.encode(errors="replace").decode()
         call = v1.ToolCall(call_id=call_id, name=self.name, arguments_json=arguments)
         try:

@@ -24,10 +24,12 @@ use crate::{
 mod checks;
 mod cluster;
 mod file;
+mod gateway;
 mod overrides;
 mod policy_source;
 mod sections;
 
+pub use gateway::{DEFAULT_GATEWAY_LISTEN, GatewaySettings};
 pub use overrides::Overrides;
 pub use policy_source::{Enrollment, PolicySource, PolicySourceError};
 
@@ -50,6 +52,8 @@ pub struct Config {
     pub tls: TlsSource,
     /// Whether the broker takes connections without TLS. Only on loopback.
     pub plaintext_allowed: bool,
+    /// The gateway in the broker's process.
+    pub gateway: GatewaySettings,
     /// The external signer of operator tokens, if any.
     pub operators: Option<OperatorTokens>,
     /// The source of the policies.
@@ -164,6 +168,8 @@ pub struct Development {
     pub unsigned_allowed: bool,
     /// The address of `GET /metrics`.
     pub metrics: Option<SocketAddr>,
+    /// The address of the gateway. `None`: no gateway.
+    pub gateway: Option<SocketAddr>,
     /// Further names in the certificate.
     pub names: Vec<String>,
     /// Whether other machines may reach the broker and its metrics.
@@ -180,6 +186,7 @@ impl Development {
             plaintext_allowed: false,
             unsigned_allowed: false,
             metrics: None,
+            gateway: None,
             names: Vec::new(),
             network_allowed: false,
         }
@@ -189,8 +196,17 @@ impl Development {
 impl Config {
     /// The configuration of `baton dev`: a CA of its own, and open enrollment unless a policy is given.
     pub fn development(chosen: Development) -> Result<Self, ConfigError> {
-        let Development { listen, data, policy, plaintext_allowed, unsigned_allowed, metrics, names, network_allowed } =
-            chosen;
+        let Development {
+            listen,
+            data,
+            policy,
+            plaintext_allowed,
+            unsigned_allowed,
+            metrics,
+            names,
+            network_allowed,
+            ..
+        } = chosen;
         // All clients are on this machine and count as one network, so that network may use every limit in full.
         let defaults = BrokerLimits::default();
         let broker_limits = BrokerLimits { connections_max: 32_768, network_percent_max: 100, ..defaults };
@@ -198,6 +214,12 @@ impl Config {
         let limits = AgentLimits { cpu_ms_per_second: 0, operator_cpu_ms_per_second: 0, ..AgentLimits::default() };
         let settings = Settings { unsigned_allowed, limits, broker_limits, console: true, ..Settings::default() };
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
+        let mut gateway = GatewaySettings::of_data(&data);
+        if let Some(listen) = chosen.gateway {
+            // The developer alone adds webhooks, and tries them on this machine.
+            (gateway.enabled, gateway.listen, gateway.allow_local_targets) = (true, listen, true);
+            gateway.allow_hosts = names.join(",");
+        }
         let tls = TlsSource::Development { names };
         let metrics_public = network_allowed;
         // All else is as with an empty file.
@@ -210,6 +232,7 @@ impl Config {
             tls,
             plaintext_allowed,
             network_allowed,
+            gateway,
             policy,
             settings,
             ..defaults

@@ -80,7 +80,7 @@ impl Side {
             let mut config = Config::development(Development::new(listen, data)).expect("it is valid");
             config.settings.blobs.agent_bytes_max = u64::MAX;
             let (ready, address) = oneshot::channel();
-            let ready = move |state: &Ready| assert!(ready.send(state.clone()).is_ok(), "the bench waits");
+            let ready = move |state: Ready| assert!(ready.send(state).is_ok(), "the bench waits");
             tokio::spawn(server::run(config, CancellationToken::new(), Arc::default(), Box::new(ready)));
             let state = address.await.expect("the broker starts");
             let client = connect(state.address.to_string(), state.ca.expect("its own CA")).await;

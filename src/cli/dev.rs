@@ -9,7 +9,7 @@ use baton_cli::{Failure, announce, exit, login_url, tell};
 use super::serve;
 use crate::{
     broker::{DEFAULT_DATA, DEFAULT_LISTEN},
-    config::{Config, Development},
+    config::{Config, DEFAULT_GATEWAY_LISTEN, Development},
     server::Ready,
 };
 
@@ -46,6 +46,14 @@ pub(super) struct DevArgs {
     /// --allow-network is given. Default: off.
     #[arg(long, env = "BATON_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
     metrics_listen: Option<SocketAddr>,
+    /// The address of the gateway, by which agents work over HTTP. Loopback addresses only, unless --allow-network is given;
+    /// other addresses have TLS by the broker's certificate. Default: port 22869 of this machine beside a broker on port 22866,
+    /// otherwise a free port.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    gateway_listen: Option<SocketAddr>,
+    /// Start no gateway.
+    #[arg(long, conflicts_with = "gateway_listen")]
+    no_gateway: bool,
     /// Also accept connections without TLS.
     #[arg(long)]
     plaintext: bool,
@@ -69,6 +77,16 @@ pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
             ),
         ));
     }
+    let gateway = (!args.no_gateway).then(|| args.gateway_listen.unwrap_or_else(|| gateway_beside(listen)));
+    if let Some(address) = gateway.filter(|address| !args.allow_network && !address.ip().is_loopback()) {
+        return Err(Failure::new(
+            exit::CONFIGURATION,
+            format!(
+                "other machines may reach the gateway at {address}, which is no loopback address; if they may, add \
+                 --allow-network"
+            ),
+        ));
+    }
     let config = Config::development(Development {
         listen,
         data: args.data,
@@ -76,13 +94,24 @@ pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
         plaintext_allowed: args.plaintext,
         unsigned_allowed: args.allow_unsigned,
         metrics: args.metrics_listen,
+        gateway,
         names: args.names,
         network_allowed: args.allow_network,
     })?;
     serve::run_until_signal(config, say_what_next).await
 }
 
-fn say_what_next(ready: &Ready) {
+/// The address of the gateway of a broker with this address: one known port for the usual broker, and no conflict beside others.
+fn gateway_beside(listen: SocketAddr) -> SocketAddr {
+    let usual = |address: &str| -> SocketAddr { address.parse().expect("the default is an address") };
+    let mut gateway = usual(DEFAULT_GATEWAY_LISTEN);
+    if listen.port() != usual(DEFAULT_LISTEN).port() {
+        gateway.set_port(0);
+    }
+    gateway
+}
+
+fn say_what_next(ready: &Ready, gateway: Option<&str>) {
     let ca = ready.ca.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let Ready { address, data, agents, open_handoffs, .. } = ready;
     if ready.plaintext_allowed {
@@ -100,12 +129,18 @@ fn say_what_next(ready: &Ready) {
         (address, _) => format!(" --server {address} --ca {ca}"),
     };
     let metrics = ready.metrics.map(|address| format!("\n  metrics http://{address}/metrics")).unwrap_or_default();
+    let gateway = gateway.map(|address| {
+        let folder =
+            if options.is_empty() { String::new() } else { format!(" --data {}/gateway{options}", data.display()) };
+        format!("\n  gateway {address} for MCP, and JSON; for a token: {baton} gateway grant{folder}")
+    });
+    let gateway = gateway.unwrap_or_default();
     let login = ready.login_code.as_deref().unwrap_or_default();
     let console = login_url(&address.to_string(), login);
     announce!(
         "baton is ready on {address} (TLS)
   data    {data}: {agents} agents, {open_handoffs} open handoffs
-  CA      {ca}{metrics}
+  CA      {ca}{metrics}{gateway}
   console {console}
           (one login within a minute; later: {baton} console{options})
 

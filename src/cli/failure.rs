@@ -47,10 +47,12 @@ impl From<ServerError> for Failure {
             | ServerError::Traces(_)
             | ServerError::Bucket(_)
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
-            ServerError::MetricsListen { problem, .. } => match problem.kind() {
-                io::ErrorKind::AddrInUse => PORT_IN_USE,
-                _ => CONFIGURATION,
-            },
+            ServerError::MetricsListen { problem, .. } | ServerError::GatewayListen { problem, .. } => {
+                match problem.kind() {
+                    io::ErrorKind::AddrInUse => PORT_IN_USE,
+                    _ => CONFIGURATION,
+                }
+            }
             ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
             ServerError::Cluster(error) => of_cluster(error),
             ServerError::Start(StartError::Store(_)) => DATA_DAMAGED,

@@ -6,6 +6,7 @@ mod cluster;
 mod completions;
 mod dev;
 mod failure;
+mod gateway;
 mod groups;
 mod manual;
 mod serve;

@@ -11,11 +11,12 @@ use tokio::{
     sync::Notify,
 };
 
-use baton_cli::{Failure, announce, exit, say_lines, signals::stop_on_signal};
+use baton_cli::{Failure, GatewayBeside, announce, exit, say_lines, signals::stop_on_signal};
+use tokio_util::sync::CancellationToken;
 
-use super::version;
+use super::{gateway, version};
 use crate::{
-    config::{Config, Overrides},
+    config::{Config, GatewaySettings, Overrides},
     server::{self, Ready},
 };
 
@@ -62,6 +63,7 @@ pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
     let config = config.ok_or_else(|| Failure::new(exit::USAGE, "name a configuration with --config".to_owned()))?;
     if args.check {
         server::check(&config)?;
+        gateway::check(&config)?;
         for (name, key) in overrides.names() {
             say_lines!("# {name} sets {key}");
         }
@@ -71,7 +73,7 @@ pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
     for (name, key) in overrides.names() {
         tracing::info!(name, key, "a variable of the environment sets a key");
     }
-    run_until_signal(config, |ready| announce!("baton is ready on {} (TLS)", ready.address)).await
+    run_until_signal(config, |ready, _| announce!("baton is ready on {} (TLS)", ready.address)).await
 }
 
 /// Makes a certificate, and says which file is for whom.
@@ -109,11 +111,12 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Runs a broker until SIGINT or SIGTERM. SIGHUP reloads its certificates. A second signal ends the process at once,
-/// which loses no acknowledged data.
-pub(super) async fn run_until_signal(config: Config, ready: fn(&Ready)) -> Result<(), Failure> {
+/// Runs a broker, and the gateway beside it, until SIGINT or SIGTERM. SIGHUP reloads the broker's certificates. A second signal
+/// ends the process at once, which loses no acknowledged data. `ready` gets the address of the gateway.
+pub(super) async fn run_until_signal(config: Config, ready: fn(&Ready, Option<&str>)) -> Result<(), Failure> {
+    gateway::check(&config)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), features = version::described(), "starting");
-    let stop = stop_on_signal()?;
+    let asked = stop_on_signal()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let reload = Arc::new(Notify::new());
     let reload_on_signal = reload.clone();
@@ -122,5 +125,38 @@ pub(super) async fn run_until_signal(config: Config, ready: fn(&Ready)) -> Resul
             reload_on_signal.notify_one();
         }
     });
-    Ok(server::run(config, stop, reload, Box::new(ready)).await?)
+    let (stop, beside) = (CancellationToken::new(), Arc::new(GatewayBeside::default()));
+    // The gateway is a client of the broker, so it ends first.
+    tokio::spawn({
+        let (stop, beside) = (stop.clone(), beside.clone());
+        async move {
+            asked.cancelled().await;
+            beside.end().await;
+            stop.cancel();
+        }
+    });
+    let on_ready = start_beside(config.gateway.clone(), beside.clone(), stop.clone(), ready);
+    let served = server::run(config, stop, reload, Box::new(on_ready)).await;
+    beside.end().await;
+    match beside.failure() {
+        Some(failure) => Err(failure),
+        None => Ok(served?),
+    }
+}
+
+/// Starts the gateway of a broker that is ready, where it is enabled. A gateway that cannot start stops the broker.
+fn start_beside(
+    settings: GatewaySettings,
+    beside: Arc<GatewayBeside>,
+    stop: CancellationToken,
+    ready: fn(&Ready, Option<&str>),
+) -> impl FnOnce(Ready) + Send {
+    move |mut state| {
+        let Some(port) = state.gateway.take() else { return ready(&state, None) };
+        let settings = gateway::settings(settings, state.address, &state.certificate);
+        match beside.start(settings, port) {
+            Some(address) => ready(&state, Some(&address)),
+            None => stop.cancel(),
+        }
+    }
 }

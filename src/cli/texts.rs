@@ -702,6 +702,9 @@ fn server_errors() -> Vec<ServerError> {
         ServerError::MetricsListen { .. } => ServerError::MetricsListen {
             address: "127.0.0.1:22868".parse().unwrap(),
             problem: io::Error::new(io::ErrorKind::AddrInUse, "Address already in use") };
+        ServerError::GatewayListen { .. } => ServerError::GatewayListen {
+            address: "127.0.0.1:22869".parse().unwrap(),
+            problem: io::Error::new(io::ErrorKind::AddrInUse, "Address already in use") };
         ServerError::Traces(_) => ServerError::Traces(crate::traces::StartError::Endpoint {
             named_by: "traces.endpoint", endpoint: "localhost:4317".to_owned() });
         ServerError::Start(_) => ServerError::Start(StartError::Store(BrokerError::Internal)),

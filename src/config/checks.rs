@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
-use super::{Config, ConfigError, OperatorTokens, PolicySourceError, cluster};
+use super::{Config, ConfigError, OperatorTokens, PolicySourceError, cluster, gateway};
 use crate::{
     broker::{BrokerLimits, OFFERS_TIMEOUT_MAX, Settings},
     domain::{
@@ -70,6 +70,7 @@ impl Config {
         )?;
         check_broker_limits(&settings.broker_limits)?;
         cluster::check(&self)?;
+        gateway::check(&self)?;
         self.policies = self.load_policies().map_err(refused)?;
         Ok(self)
     }

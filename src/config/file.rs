@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ClientCertificates, Config, ConfigError, Enrollment, MinimumTls, OperatorTokens, PolicySource, TlsSource,
     cluster::ClusterSection,
+    gateway::GatewaySection,
     sections::{
         BlobsSection, BrokerLimitsSection, ConsoleSection, ContextSection, DeliverySection, HandoffSection,
         LimitsSection, MailSection, NegotiationSection, PlanSection, RetentionSection, SessionSection, Words,
@@ -47,6 +48,7 @@ pub(super) struct File {
     metrics: Option<MetricsSection>,
     traces: Option<TracesSection>,
     pub(super) console: Option<ConsoleSection>,
+    gateway: Option<GatewaySection>,
     operators: Option<OperatorsSection>,
     policy: Option<PolicySection>,
     cluster: Option<ClusterSection>,
@@ -119,6 +121,7 @@ impl File {
             }
         };
         let metrics = self.metrics.unwrap_or_default();
+        let data = self.data.unwrap_or_else(|| DEFAULT_DATA.into());
         let TracesSection { endpoint, sampling_ratio } = self.traces.unwrap_or_default();
         Ok(Config {
             listen: self.listen.unwrap_or_else(|| DEFAULT_LISTEN.parse().expect("the default is an address")),
@@ -126,7 +129,8 @@ impl File {
             metrics_public: metrics.allow_public.unwrap_or_default(),
             traces: TraceOptions { endpoint, sampling_ratio },
             blob_bucket,
-            data: self.data.unwrap_or_else(|| DEFAULT_DATA.into()),
+            gateway: self.gateway.unwrap_or_default().settings(&data)?,
+            data,
             tls,
             plaintext_allowed,
             operators: self.operators.map(OperatorsSection::tokens).transpose()?,
@@ -153,6 +157,7 @@ impl File {
             tls: TlsSection { allow_plaintext: Some(config.plaintext_allowed), ..TlsSection::of(tls) },
             metrics: Some(MetricsSection { listen: config.metrics, allow_public: Some(config.metrics_public) }),
             traces: Some(TracesSection { endpoint, sampling_ratio }),
+            gateway: Some(GatewaySection::of(&config.gateway)),
             operators: operators.as_ref().map(OperatorsSection::of),
             policy,
             cluster: config.cluster.as_ref().map(ClusterSection::of),

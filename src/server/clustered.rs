@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Lead, Port, Ready, ServerError, TlsSetup, Watched, blobs, certificate, folder,
     folder::SharedKeys,
+    gateway,
     members::Look,
     metrics::{Endpoint, Figured, OfMember},
     note_expiry, operator_keys, policy_act, relay, reload, report_refusals, serve, sources, supervisor,
@@ -93,7 +94,7 @@ pub(super) async fn run(
     settings: ClusterSettings,
     stop: CancellationToken,
     reload: Arc<Notify>,
-    ready: Box<dyn FnOnce(&Ready) + Send>,
+    ready: Box<dyn FnOnce(Ready) + Send>,
 ) -> Result<(), ServerError> {
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     let keys = SharedKeys::read(&settings.keys)?;
@@ -118,6 +119,7 @@ pub(super) async fn run(
         Some(address) => Some(Endpoint::bind(address).await?),
         None => None,
     };
+    let gateway = gateway::bind(&config.gateway).await?;
     resources.traces = Traces::start(&config.traces, resources.metrics.clone())?;
     let process = Bytes::copy_from_slice(&ids.random());
     let figures = Arc::new(Figures::default());
@@ -149,12 +151,14 @@ pub(super) async fn run(
     };
     let metrics_address = endpoint.as_ref().map(Endpoint::address);
     folder::write_address(&config.data, address)?;
-    ready(&Ready {
+    ready(Ready {
         address,
         data: config.data.clone(),
         ca,
+        certificate: setup.files.clone(),
         operator_token: settings.keys.join("operator.token"),
         metrics: metrics_address,
+        gateway,
         plaintext_allowed: config.plaintext_allowed,
         // The leader knows, and this broker follows yet.
         agents: 0,

@@ -10,6 +10,7 @@ mod clustered;
 mod descriptors;
 pub mod development_ca;
 mod folder;
+mod gateway;
 pub(crate) mod members;
 mod metrics;
 mod relay;
@@ -32,6 +33,7 @@ use baton_cluster::{
 };
 use baton_protocol::lead::{self as protocol_lead, LeadGuard};
 use tokio::{
+    net::TcpListener,
     sync::{Notify, mpsc, watch},
     task::JoinHandle,
 };
@@ -118,6 +120,17 @@ pub enum ServerError {
         /// The error of the operating system.
         problem: io::Error,
     },
+    /// The address of the gateway cannot be bound.
+    #[error(
+        "failed to listen on {address} for the gateway: {problem}; choose another address with --gateway-listen or \
+         gateway.listen"
+    )]
+    GatewayListen {
+        /// The address as configured.
+        address: SocketAddr,
+        /// The error of the operating system.
+        problem: io::Error,
+    },
     /// Spans cannot be sent as configured.
     #[error("failed to start traces: {0}")]
     Traces(#[from] traces::StartError),
@@ -137,7 +150,6 @@ pub enum ServerError {
 
 /// The state of a broker at the moment it accepts connections.
 /// Has no `Debug`, because the code is a secret.
-#[derive(Clone)]
 pub struct Ready {
     /// The bound address.
     pub address: SocketAddr,
@@ -145,10 +157,14 @@ pub struct Ready {
     pub data: PathBuf,
     /// The certificate of the CA that clients must trust, if the broker created one.
     pub ca: Option<PathBuf>,
+    /// The certificate of the broker, and its key.
+    pub certificate: TlsFiles,
     /// The file of the operator's token.
     pub operator_token: PathBuf,
     /// The address of `GET /metrics`. `None`: off.
     pub metrics: Option<SocketAddr>,
+    /// The port of the gateway. `None`: no gateway.
+    pub gateway: Option<TcpListener>,
     /// Whether the broker takes connections without TLS.
     pub plaintext_allowed: bool,
     /// The number of registered agents.
@@ -165,7 +181,7 @@ pub async fn run(
     config: Config,
     stop: CancellationToken,
     reload: Arc<Notify>,
-    ready: Box<dyn FnOnce(&Ready) + Send>,
+    ready: Box<dyn FnOnce(Ready) + Send>,
 ) -> Result<(), ServerError> {
     if let Some(cluster) = config.cluster.clone() {
         return clustered::run(config, cluster, stop, reload, ready).await;
@@ -189,6 +205,7 @@ pub async fn run(
         Some(address) => Some(Endpoint::bind(address).await?),
         None => None,
     };
+    let gateway = gateway::bind(&config.gateway).await?;
     resources.traces = Traces::start(&config.traces, resources.metrics.clone())?;
     if let Some(traces) = &resources.traces {
         tracing::info!(endpoint = traces.endpoint(), "sending spans");
@@ -207,8 +224,10 @@ pub async fn run(
         data: config.data.clone(),
         plaintext_allowed: config.plaintext_allowed,
         ca,
+        certificate: setup.files.clone(),
         operator_token: folder.operator_token_path(),
         metrics: metrics_endpoint.as_ref().map(Endpoint::address),
+        gateway,
         agents: broker.directory().registered_count(),
         open_handoffs: broker.open_handoffs_at_start(),
         login_code: config.settings.console.then(|| operator_code(&broker, &folder.operator_token)).flatten(),
@@ -221,7 +240,7 @@ pub async fn run(
     if let Some(address) = ready_state.metrics {
         tracing::info!(%address, "serving metrics");
     }
-    ready(&ready_state);
+    ready(ready_state);
     supervisor::ready(address);
     let (_running, running) = watch::channel(Some(broker.clone()));
     let watched_engine = tokio::spawn(supervisor::watch_engine(running.clone()));

@@ -1,6 +1,7 @@
 //! `baton gateway`: agents over HTTP by keys that they have lent, over TLS, with requests by hand.
 
 mod a2a;
+mod beside;
 mod connect;
 mod grants;
 mod mcp;
@@ -29,9 +30,9 @@ use crate::{
     hostile::raw,
 };
 
-/// A gateway process. Dropping it kills the process.
+/// A gateway process, or the gateway of a broker's process. Dropping it kills a process of its own.
 pub(super) struct Gateway {
-    child: Child,
+    child: Option<Child>,
     pub(super) address: String,
     is_encrypted: bool,
     ca: PathBuf,
@@ -40,8 +41,10 @@ pub(super) struct Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         // The process may have ended already.
-        drop(self.child.kill());
-        drop(self.child.wait());
+        if let Some(child) = &mut self.child {
+            drop(child.kill());
+            drop(child.wait());
+        }
     }
 }
 
@@ -90,7 +93,22 @@ impl Gateway {
         let url: http::Uri = shown["mcp"].as_str().unwrap().parse().unwrap();
         assert!(shown["openapi"].as_str().unwrap().ends_with("/api/v1/openapi.json"), "{shown}");
         let address = url.authority().unwrap().to_string();
-        Self { child, address, is_encrypted: url.scheme_str() == Some("https"), ca: broker.ca() }
+        Self { child: Some(child), address, is_encrypted: url.scheme_str() == Some("https"), ca: broker.ca() }
+    }
+
+    /// The gateway of this broker's process, which listens at the address.
+    fn beside(broker: &Broker, address: String, is_encrypted: bool) -> Self {
+        Self { child: None, address, is_encrypted, ca: broker.ca() }
+    }
+
+    /// The id of its own process.
+    fn pid(&self) -> String {
+        self.child.as_ref().expect("a process of its own").id().to_string()
+    }
+
+    /// The exit code of its own process, once it has ended.
+    fn code(&mut self) -> Option<i32> {
+        self.child.as_mut().expect("a process of its own").wait().unwrap().code()
     }
 
     /// Sends a request with the needed headers, unless it has them.
@@ -141,8 +159,8 @@ impl Gateway {
     }
 
     fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.as_mut().expect("a process of its own").kill().unwrap();
+        self.code();
     }
 }
 
@@ -365,7 +383,7 @@ async fn ten_equal_calls_at_once_make_one_handoff_and_a_killed_gateway_loses_not
         !second.is_null()
     })
     .await;
-    let pid = gateway.child.id().to_string();
+    let pid = gateway.pid();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     waiting.await.unwrap().unwrap_err();
     Arc::into_inner(gateway).unwrap().kill();
@@ -396,14 +414,14 @@ async fn a_gateway_that_is_asked_to_stop_answers_and_ends() {
             gateway.try_act(&alice, "get_task", json!({"task_id": "none"})).await.unwrap().status == 429
         })
         .await;
-        let pid = gateway.child.id().to_string();
+        let pid = gateway.pid();
         assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     };
     let (answer, ()) = tokio::join!(waiting, stopping);
     let answer = answer.unwrap();
     assert_eq!((answer.status, answer.reason()), (503, "SHUTTING_DOWN".to_owned()));
     assert!(answer.head.contains_key("retry-after"));
-    assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
+    assert_eq!(gateway.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,7 +21,7 @@ Each terminal is one bash in the copy's root; after a `cd` it stays in that fold
 README.md keeps running for the other documents. The copy has the files that git tracks, as they are in the work tree.
 `cargo` builds into CARGO_TARGET_DIR, or the checkout's `target`, and installs into a folder of its own.
 
-Needs the default port to be free, and the tools that the documents name. Ends with "N passed, 0 failed", or with the
+Needs the ports that the documents name to be free, and the tools that the documents name. Ends with "N passed, 0 failed", or with the
 block that failed and its output.
 """
 
@@ -45,7 +45,8 @@ HOW_TO = "how-to"
 RUN_ELSEWHERE = {"install.md", "frameworks-by-mcp.md"}
 LAB = "lab"
 LANGUAGES = (HOW_TO, LAB, "python", "go", "typescript", "java", "rust")
-DEFAULT_PORT = 22866
+# Of `baton dev` and its gateway, and of the gateway on the page about A2A.
+PORTS = (22866, 22869, 22870)
 WITHIN_SECONDS = 600
 COMMENT = re.compile(r"^<!-- (run|stop|file)((?: \w+=\"[^\"]*\")*) -->$", re.MULTILINE)
 OPTION = re.compile(r" (\w+)=\"([^\"]*)\"")
@@ -261,14 +262,15 @@ def documents_of(language: str) -> list[Path]:
     return [ROOT / "clients" / language / "README.md", ROOT / "docs" / "tutorials" / f"{language}.md"]
 
 
-def check_port() -> None:
-    """Raises SystemExit if the default port is in use."""
-    with socket.socket() as port:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            port.bind(("127.0.0.1", DEFAULT_PORT))
-        except OSError:
-            raise SystemExit(f"port {DEFAULT_PORT} is in use; stop the broker that listens there") from None
+def check_ports() -> None:
+    """Raises SystemExit if a port that the documents name is in use."""
+    for number in PORTS:
+        with socket.socket() as port:
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                port.bind(("127.0.0.1", number))
+            except OSError:
+                raise SystemExit(f"port {number} is in use; stop the program that listens there") from None
 
 
 def start_broker(binary: Path, terminals: Terminals, folder: Path) -> None:
@@ -291,7 +293,7 @@ def main() -> int:
     binary = os.environ.get("BATON_BIN")
     if binary is None:
         documents.insert(0, ROOT / "README.md")
-    check_port()
+    check_ports()
     passed = 0
     with empty_folder(own_folder) as folder:
         checkout = folder / "baton"

@@ -171,6 +171,11 @@ impl ConnectionArgs {
         self.named().is_some()
     }
 
+    /// Whether the calls go to the broker that runs on the folder, or no other broker is named.
+    pub(super) fn is_to_broker_on(&self, folder: &Path) -> bool {
+        self.named().is_none_or(|server| LocalBroker::find(folder).is_some_and(|broker| broker.is_at(server)))
+    }
+
     /// The named broker. An empty BATON_SERVER names none.
     fn named(&self) -> Option<&String> {
         self.server.as_ref().filter(|server| !server.is_empty())
@@ -298,7 +303,7 @@ impl ConnectionArgs {
 }
 
 /// Checks that a CA file has a certificate. TLS would accept an empty file and then trust no server.
-fn check_ca(path: &Path) -> Result<(), Failure> {
+pub(super) fn check_ca(path: &Path) -> Result<(), Failure> {
     use rustls_pki_types::{
         CertificateDer,
         pem::{self, PemObject as _},

@@ -1,5 +1,6 @@
 //! `baton gateway`: agents over HTTP by keys that they have lent, and the grants of these keys.
 
+pub(super) mod beside;
 mod files;
 mod grants;
 mod pushes;
@@ -7,8 +8,12 @@ mod sender;
 mod serve;
 mod webhooks;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
+use baton_broker_core::DEFAULT_DATA;
 use baton_faces::http::Published;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -33,12 +38,18 @@ use baton_client::{
 
 /// The folder of a gateway's grants.
 const FOLDER: &str = "baton-gateway";
+/// The folder of the gateway beside a broker, in the broker's data folder.
+const FOLDER_BESIDE: &str = "gateway";
+/// The most requests at a time, unless a flag has another number.
+const REQUESTS_MAX: u32 = 512;
+/// The most requests of one agent at a time, unless a flag has another number.
+const REQUESTS_PER_AGENT_MAX: u32 = 32;
 
 /// Let programs act as agents over HTTP: serve MCP at /mcp, JSON at /api/v1 and A2A at /a2a, with a bearer token for each agent.
 ///
 /// An agent lends the gateway a key of its own for some days with `baton gateway grant`, which prints the token. The
 /// gateway connects to the broker as each of these agents. It keeps nothing but the keys and the addresses of webhooks, and may be
-/// killed at any time.
+/// killed at any time. `baton dev` has one in its process, and so has `baton serve` with `[gateway] enabled = true`.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -65,9 +76,22 @@ enum GatewayCommand {
 
 #[derive(Debug, Args)]
 struct FolderArgs {
-    /// The gateway's folder, which has the lent keys. Only its owner can read it.
-    #[arg(long, default_value = FOLDER, value_name = "DIR")]
-    data: PathBuf,
+    /// The gateway's folder, which has the lent keys. Only its owner can read it. Default: ./baton-data/gateway of `baton dev`,
+    /// if it exists and no other broker is named; otherwise ./baton-gateway.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+impl FolderArgs {
+    /// The folder. The gateway of another broker has no use for the keys of this connection.
+    fn path(&self, connection: &ConnectionArgs) -> PathBuf {
+        let beside = Path::new(DEFAULT_DATA).join(FOLDER_BESIDE);
+        match &self.data {
+            Some(path) => path.clone(),
+            None if beside.is_dir() && connection.is_to_broker_on(Path::new(DEFAULT_DATA)) => beside,
+            None => FOLDER.into(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -103,10 +127,10 @@ struct ServeArgs {
     #[arg(long)]
     allow_local_targets: bool,
     /// The most requests at a time. One over it gets status 503.
-    #[arg(long, default_value_t = 512, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, default_value_t = REQUESTS_MAX, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     requests_max: u32,
     /// The most requests of one agent at a time. One over it gets status 429.
-    #[arg(long, default_value_t = 32, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, default_value_t = REQUESTS_PER_AGENT_MAX, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     requests_per_agent_max: u32,
 }
 
@@ -163,13 +187,13 @@ pub(super) async fn run(args: GatewayArgs, connection: &ConnectionArgs, output: 
         None => serve::run(args.serve, connection, output).await,
         Some(GatewayCommand::Grant(args)) => grant(args, connection, output).await,
         Some(GatewayCommand::Revoke(args)) => revoke(args, connection, output).await,
-        Some(GatewayCommand::List(args)) => list(&args, output),
-        Some(GatewayCommand::Webhook(args)) => webhook::run(args, output),
+        Some(GatewayCommand::List(args)) => list(&args, connection, output),
+        Some(GatewayCommand::Webhook(args)) => webhook::run(args, connection, output),
     }
 }
 
 async fn grant(args: GrantArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let folder = Folder::create(&args.folder.data)?;
+    let folder = Folder::create(&args.folder.path(connection))?;
     let (client, identity) = args.identity.sign_in(connection).await?;
     let (seconds, _) = SystemClock.now().to_parts();
     let not_after = prost_types::Timestamp { seconds: seconds + i64::from(args.days) * 24 * 60 * 60, nanos: 0 };
@@ -203,7 +227,7 @@ async fn grant(args: GrantArgs, connection: &ConnectionArgs, output: &Output) ->
 }
 
 async fn revoke(args: RevokeArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let folder = Folder::open(&args.folder.data)?;
+    let folder = Folder::open(&args.folder.path(connection))?;
     let unknown = || {
         let text = format!("no grant has the key {}; `baton gateway list` lists them", args.key_id);
         Failure::refused("AGENT_KEY_UNKNOWN", text)
@@ -241,9 +265,9 @@ async fn revoke_at_broker(stored: &Stored, connection: &ConnectionArgs) -> Resul
     Ok(())
 }
 
-fn list(args: &ListArgs, output: &Output) -> Result<(), Failure> {
+fn list(args: &ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let now = SystemClock.now();
-    let mut all = Folder::open(&args.folder.data)?.all()?;
+    let mut all = Folder::open(&args.folder.path(connection))?.all()?;
     all.sort_by_key(|(stored, _)| (stored.agent().to_owned(), stored.key_id().to_owned()));
     let state = |(stored, state): &(Stored, State)| match state {
         State::Revoked => "REVOKED",

@@ -77,6 +77,7 @@ use clap::{Args, Parser, Subcommand, parser::ValueSource};
 
 pub use console::login_url;
 pub use exit::Failure;
+pub use gateway::beside::{GatewayBeside, GatewaySettings, check_gateway_files, check_gateway_lists};
 
 use self::{
     connection::{ConnectionArgs, GLOBAL_HEADING},

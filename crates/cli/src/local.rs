@@ -36,11 +36,16 @@ impl LocalBroker {
         self.folder.join("tls/ca.pem")
     }
 
+    /// Whether the broker listens at HOST:PORT.
+    pub(super) fn is_at(&self, server: &str) -> bool {
+        listens_at(self.address, server)
+    }
+
     /// The CA and the token of this broker, if `server` is its address and `ca` names no other CA.
     ///
     /// A connection without TLS shows no certificate, and so never carries the token.
     pub(super) fn access(&self, server: &str, ca: Option<&Path>) -> Option<LocalAccess> {
-        if !listens_at(self.address, server) || !ca.is_none_or(|ca| is_same_file(ca, &self.ca())) {
+        if !self.is_at(server) || !ca.is_none_or(|ca| is_same_file(ca, &self.ca())) {
             return None;
         }
         let token = std::fs::read_to_string(self.folder.join("operator.token")).ok();

@@ -11,7 +11,7 @@ const LEGACY: &str = "2025-11-25";
 const NEWEST: &str = "2026-07-28";
 
 /// A request of the era with `initialize`.
-fn legacy(token: &str, method: &str, params: Value) -> Request<Vec<u8>> {
+pub(super) fn legacy(token: &str, method: &str, params: Value) -> Request<Vec<u8>> {
     let mut request =
         post("/mcp", Some(token), &json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}));
     let headers = request.headers_mut();
@@ -37,7 +37,7 @@ fn newest(token: &str, method: &str, mut params: Value) -> Request<Vec<u8>> {
     request
 }
 
-async fn result(gateway: &Gateway, request: Request<Vec<u8>>) -> Value {
+pub(super) async fn result(gateway: &Gateway, request: Request<Vec<u8>>) -> Value {
     let answer: Answer = gateway.send(request).await.unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(!answer.head.contains_key("mcp-session-id"), "no session is kept");

@@ -1,9 +1,15 @@
 //! The port of a gateway: HTTP/1.1 over TLS, and without it on loopback addresses alone.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::Router;
-use baton_faces::http::{Gateway, Outbox, Published, Settings};
+use baton_client::Options;
+use baton_faces::http::{self as faces, Gateway, Outbox, Published};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
@@ -12,7 +18,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    task::JoinSet,
+    task::{JoinHandle, JoinSet},
     time,
 };
 use tokio_rustls::TlsAcceptor;
@@ -20,7 +26,13 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{
-    super::{Failure, connection::ConnectionArgs, connection::check_private, output::Output, signals},
+    super::{
+        Failure,
+        connection::{ConnectionArgs, check_private},
+        mcp::ToolSet,
+        output::Output,
+        signals,
+    },
     ServeArgs,
     grants::Folder,
     pushes::Pushes,
@@ -39,81 +51,148 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// The pause in accepting while the machine lacks a resource, for example file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What a gateway serves, and where it finds its broker.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) broker: Options,
+    /// The folder of the grants.
+    pub(super) data: PathBuf,
+    /// The certificate with its chain, and its private key. `None`: no TLS.
+    pub(super) tls: Option<(PathBuf, PathBuf)>,
+    pub(super) hosts: Vec<String>,
+    pub(super) tools: Vec<ToolSet>,
+    pub(super) published: Vec<Published>,
+    pub(super) pushes: bool,
+    pub(super) allows_local_targets: bool,
+    pub(super) requests_max: usize,
+    pub(super) requests_per_agent_max: usize,
+}
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub(super) struct Serving {
+    pub(super) mcp: String,
+    pub(super) openapi: String,
+    pub(super) published: Vec<String>,
+    /// Ends with the signal to stop.
+    pub(super) task: JoinHandle<()>,
+}
+
 pub(super) async fn run(args: ServeArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let tls = match args.tls_cert.as_deref().zip(args.tls_key.as_deref()) {
-        Some((certificate, key)) => Some(acceptor(certificate, key)?),
-        None if args.listen.ip().is_loopback() => None,
-        None => {
-            let text = format!(
-                "{} is not a loopback address: tokens must not travel without TLS; give --tls-cert and --tls-key",
-                args.listen
-            );
-            return Err(Failure::usage(text));
-        }
-    };
-    let mut names: Vec<&str> = args.a2a_publish.iter().map(Published::name).collect();
-    names.sort_unstable();
-    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        let text =
-            format!("--a2a-publish has {0} twice: an agent and a type of the same name have one address", twice[0]);
+    let listen = args.listen;
+    if args.tls_key.is_none() && !listen.ip().is_loopback() {
+        let text = format!(
+            "{listen} is not a loopback address: tokens must not travel without TLS; give --tls-cert and --tls-key"
+        );
         return Err(Failure::usage(text));
     }
-    let folder = Folder::create(&args.folder.data)?;
-    let sender = Arc::new(Sender::new(args.allow_local_targets)?);
-    let outbox: Option<Arc<dyn Outbox>> = match args.a2a_push {
-        true => Some(Arc::new(Pushes::within(folder.path(), Arc::clone(&sender))?)),
-        false => None,
-    };
-    let requests_max = args.requests_max as usize;
-    let settings = Settings {
-        options: connection.options_of_agent()?,
-        sets: args.tools.iter().map(|set| set.of_face()).collect(),
+    if let Some(key) = &args.tls_key {
+        check_private(key)?;
+    }
+    check_names(&args.a2a_publish).map_err(|problem| Failure::usage(format!("--a2a-publish {problem}")))?;
+    let prepared = Prepared::new(Settings {
+        broker: connection.options_of_agent()?,
+        data: args.folder.path(connection),
+        tls: args.tls_cert.zip(args.tls_key),
         hosts: args.hosts,
-        requests_max,
-        requests_per_agent_max: args.requests_per_agent_max as usize,
-        version: env!("CARGO_PKG_VERSION"),
+        tools: args.tools,
         published: args.a2a_publish,
-        is_encrypted: tls.is_some(),
-        outbox,
-    };
-    let published = settings.published.clone();
-    let listener = TcpListener::bind(args.listen).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            Failure::port_in_use(format!("{} is in use; choose another address with --listen", args.listen))
-        }
-        _ => Failure::failed(format!("failed to listen on {}: {error}", args.listen)),
+        pushes: args.a2a_push,
+        allows_local_targets: args.allow_local_targets,
+        requests_max: args.requests_max as usize,
+        requests_per_agent_max: args.requests_per_agent_max as usize,
     })?;
-    let address = listener.local_addr()?;
-    let stop = signals::stop_on_signal()?;
-    let keeping = webhooks::keep(folder.clone(), settings.options.clone(), sender, stop.clone());
-    let gateway = Gateway::new(settings, Arc::new(folder), stop.clone());
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    let (mcp, openapi) = (format!("{scheme}://{address}/mcp"), format!("{scheme}://{address}/api/v1/openapi.json"));
-    let url = |published: &Published| format!("{scheme}://{address}/a2a/{}", published.name());
-    let published: Vec<String> = published.iter().map(url).collect();
+    let listener = TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            Failure::port_in_use(format!("{listen} is in use; choose another address with --listen"))
+        }
+        _ => Failure::failed(format!("failed to listen on {listen}: {error}")),
+    })?;
+    let serving = prepared.start(listener, signals::stop_on_signal()?)?;
     match output.is_table() {
         true => {
-            say_lines!("MCP      {mcp}\nJSON     {openapi}");
-            for url in &published {
+            say_lines!("MCP      {}\nJSON     {}", serving.mcp, serving.openapi);
+            for url in &serving.published {
                 say!("A2A      {url}");
             }
         }
-        false => output.next(&json!({"mcp": mcp, "openapi": openapi, "a2a": published}))?,
+        false => {
+            let Serving { mcp, openapi, published, .. } = &serving;
+            output.next(&json!({"mcp": mcp, "openapi": openapi, "a2a": published}))?;
+        }
     }
-    let attending = tokio::spawn({
-        let gateway = Arc::clone(&gateway);
-        async move { gateway.attend().await }
-    });
-    let keeping = tokio::spawn(keeping);
-    serve(listener, tls, gateway.router(), requests_max * CONNECTIONS_PER_REQUEST, &stop).await;
-    // Both end with the signal.
-    drop(tokio::join!(attending, keeping));
+    // A panic has its own log line.
+    drop(serving.task.await);
     Ok(())
 }
 
+/// Checks that each of what A2A clients reach has an address of its own. The problem is the end of a sentence about the names.
+pub(super) fn check_names(published: &[Published]) -> Result<(), String> {
+    let mut names: Vec<&str> = published.iter().map(Published::name).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => Err(format!("has {0} twice: an agent and a type of the same name have one address", twice[0])),
+        None => Ok(()),
+    }
+}
+
+/// A gateway whose files have been read.
+pub(super) struct Prepared {
+    tls: Option<TlsAcceptor>,
+    folder: Folder,
+    sender: Arc<Sender>,
+    settings: faces::Settings,
+}
+
+impl Prepared {
+    /// Reads the files of a gateway, and makes a missing folder.
+    pub(super) fn new(settings: Settings) -> Result<Self, Failure> {
+        let tls = settings.tls.as_ref().map(|(certificate, key)| acceptor(certificate, key)).transpose()?;
+        let folder = Folder::create(&settings.data)?;
+        let sender = Arc::new(Sender::new(settings.allows_local_targets)?);
+        let outbox: Option<Arc<dyn Outbox>> = match settings.pushes {
+            true => Some(Arc::new(Pushes::within(folder.path(), Arc::clone(&sender))?)),
+            false => None,
+        };
+        let settings = faces::Settings {
+            options: settings.broker,
+            sets: settings.tools.iter().map(|set| set.of_face()).collect(),
+            hosts: settings.hosts,
+            requests_max: settings.requests_max,
+            requests_per_agent_max: settings.requests_per_agent_max,
+            version: env!("CARGO_PKG_VERSION"),
+            published: settings.published,
+            is_encrypted: tls.is_some(),
+            outbox,
+        };
+        Ok(Self { tls, folder, sender, settings })
+    }
+
+    /// Serves in a task of its own until `stop`.
+    pub(super) fn start(self, listener: TcpListener, stop: CancellationToken) -> Result<Serving, Failure> {
+        let Self { tls, folder, sender, settings } = self;
+        let address = listener.local_addr()?;
+        let root = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });
+        let published = settings.published.iter().map(|published| format!("{root}/a2a/{}", published.name()));
+        let published = published.collect();
+        let connections_max = settings.requests_max * CONNECTIONS_PER_REQUEST;
+        let keeping = tokio::spawn(webhooks::keep(folder.clone(), settings.options.clone(), sender, stop.clone()));
+        let gateway = Gateway::new(settings, Arc::new(folder), stop.clone());
+        let attending = tokio::spawn({
+            let gateway = Arc::clone(&gateway);
+            async move { gateway.attend().await }
+        });
+        let task = tokio::spawn(async move {
+            serve(listener, tls, gateway.router(), connections_max, &stop).await;
+            // Both end with the signal.
+            drop(tokio::join!(attending, keeping));
+        });
+        Ok(Serving { mcp: format!("{root}/mcp"), openapi: format!("{root}/api/v1/openapi.json"), published, task })
+    }
+}
+
 /// TLS with this certificate, for HTTP/1.1.
-fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Failure> {
-    check_private(key)?;
+pub(super) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Failure> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
     let chain = chain.map_err(|error| Failure::file(certificate, error))?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| Failure::file(key, error))?;

@@ -38,7 +38,7 @@ async fn a_gateway_killed_at_each_step_makes_one_handoff_and_leaves_nothing_open
         bobs(&gateway, &alice).result("ListTasks", json!({})).await["totalSize"] == 1
     })
     .await;
-    let pid = gateway.child.id().to_string();
+    let pid = gateway.pid();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     for call in waiting {
         call.await.unwrap().unwrap_err();

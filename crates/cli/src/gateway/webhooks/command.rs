@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Failure,
-    connection::check_private,
+    connection::{ConnectionArgs, check_private},
     output::Output,
     table::{self, Column},
 };
@@ -87,16 +87,16 @@ struct ListArgs {
     folder: FolderArgs,
 }
 
-pub(in super::super) fn run(args: WebhookArgs, output: &Output) -> Result<(), Failure> {
+pub(in super::super) fn run(args: WebhookArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match args.command {
-        WebhookCommand::Add(args) => add(args, output),
-        WebhookCommand::Remove(args) => remove(&args, output),
-        WebhookCommand::List(args) => list(&args, output),
+        WebhookCommand::Add(args) => add(args, connection, output),
+        WebhookCommand::Remove(args) => remove(&args, connection, output),
+        WebhookCommand::List(args) => list(&args, connection, output),
     }
 }
 
-fn add(args: AddArgs, output: &Output) -> Result<(), Failure> {
-    let folder = Folder::open(&args.folder.data)?;
+fn add(args: AddArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let folder = Folder::open(&args.folder.path(connection))?;
     let target = Target::parse(&args.url, true).map_err(|problem| Failure::usage(format!("the address {problem}")))?;
     let secret = match &args.secret_file {
         None => Secret::draw(),
@@ -118,7 +118,7 @@ fn add(args: AddArgs, output: &Output) -> Result<(), Failure> {
         return Err(Failure::failed(text).named("WEBHOOK_EXISTS"));
     }
     if target.is_local() {
-        tell!("only a gateway with --allow-local-targets posts to this machine");
+        tell!("only a gateway with --allow-local-targets, as that of `baton dev`, posts to this machine");
     }
     let (agent, url, secret) = (webhook.agent.as_str(), &webhook.url, webhook.secret.text());
     if output.is_table() {
@@ -128,8 +128,8 @@ fn add(args: AddArgs, output: &Output) -> Result<(), Failure> {
     output.value(&json!({"agentId": agent, "url": url, "kind": webhook.kind, "secret": secret}))
 }
 
-fn remove(args: &RemoveArgs, output: &Output) -> Result<(), Failure> {
-    let folder = Folder::open(&args.folder.data)?;
+fn remove(args: &RemoveArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let folder = Folder::open(&args.folder.path(connection))?;
     let agent = &args.agent;
     if !Store::within(folder.path()).remove(agent)? {
         let text = format!("{agent} has no webhook; `baton gateway webhook list` lists them");
@@ -142,8 +142,8 @@ fn remove(args: &RemoveArgs, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list(args: &ListArgs, output: &Output) -> Result<(), Failure> {
-    let folder = Folder::open(&args.folder.data)?;
+fn list(args: &ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let folder = Folder::open(&args.folder.path(connection))?;
     let identities = folder.identities(SystemClock.now())?;
     let mut all = Vec::new();
     for (webhook, state) in Store::within(folder.path()).all()? {

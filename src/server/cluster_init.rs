@@ -202,6 +202,6 @@ async fn append(log: &dyn SharedLog, entry: &Bytes) -> Result<bool, InitError> {
 }
 
 /// What tells two identities apart: the keys of the broker and of its coordinator.
-fn ids_of(identity: &BrokerIdentity) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn ids_of(identity: &BrokerIdentity) -> (Vec<u8>, Vec<u8>) {
     (identity.key.public().as_bytes().to_vec(), identity.coordinator.public_key().public_key.to_vec())
 }

@@ -6,6 +6,7 @@
 //! operator.token   the operator's token
 //! peer.pem         the certificate of all brokers, for each other
 //! peer.key         its key
+//! blobs.id         only in keys that took the place of others: the folder of the cluster's blobs in the bucket
 //! ```
 //!
 //! Owns making the folder. Who has it can pose as a broker of the cluster.
@@ -17,8 +18,19 @@ use std::{
 
 use baton_peers::tls::{self, PeerTlsError};
 
-use super::folder::{self, FolderError};
+use super::folder::{self, FolderError, SharedKeys};
 use crate::{disk, envelope::keys::PrivateKey, ids::IdSource};
+
+/// Where the keys of a cluster come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin<'a> {
+    /// All are new.
+    New,
+    /// Keys and token are those of the broker alone with this data folder.
+    Broker(&'a Path),
+    /// All are new. The blobs stay where they are with the keys in this folder.
+    InPlaceOf(&'a Path),
+}
 
 /// The reason why the keys of a cluster cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +54,8 @@ pub enum ClusterKeysError {
     Peer(#[from] PeerTlsError),
 }
 
-/// Makes the keys in an empty or missing folder. The folder appears whole or not at all. `from`: the data folder of a broker alone,
-/// whose own keys and token become those of the cluster.
-pub fn make(path: &Path, from: Option<&Path>, ids: &dyn IdSource) -> Result<(), ClusterKeysError> {
+/// Makes the keys in an empty or missing folder. The folder appears whole or not at all.
+pub fn make(path: &Path, origin: Origin<'_>, ids: &dyn IdSource) -> Result<(), ClusterKeysError> {
     // A slash at the end would make the draft a file in the folder.
     let path = &path.components().collect::<PathBuf>();
     let failed = |source| ClusterKeysError::File { path: path.into(), source };
@@ -63,15 +74,19 @@ pub fn make(path: &Path, from: Option<&Path>, ids: &dyn IdSource) -> Result<(), 
     }
     disk::make_folder(&draft).map_err(failed)?;
     for name in ["broker.pem", "coordinator.pem"] {
-        let key = match from {
-            Some(data) => PrivateKey::read(&data.join("keys").join(name)),
-            None => Ok(PrivateKey::generate(ids)),
+        let key = match origin {
+            Origin::Broker(data) => PrivateKey::read(&data.join("keys").join(name)),
+            Origin::New | Origin::InPlaceOf(_) => Ok(PrivateKey::generate(ids)),
         };
         key.and_then(|key| key.write(&draft.join(name))).map_err(FolderError::from)?;
     }
-    match from {
-        Some(data) => folder::copy_operator_token(data, &draft.join("operator.token"))?,
-        None => drop(folder::make_operator_token(&draft.join("operator.token"), ids)?),
+    let token = draft.join("operator.token");
+    match origin {
+        Origin::Broker(data) => folder::copy_operator_token(data, &token)?,
+        Origin::New | Origin::InPlaceOf(_) => drop(folder::make_operator_token(&token, ids)?),
+    }
+    if let Origin::InPlaceOf(former) = origin {
+        folder::write_blobs_id(&draft, &SharedKeys::read(former)?.blobs)?;
     }
     tls::make(&draft)?;
     disk::rename(&draft, path).map_err(failed)
@@ -90,7 +105,7 @@ mod tests {
     fn the_keys_are_made_once_and_only_their_owner_can_read_them() {
         let around = tempfile::tempdir().unwrap();
         let path = around.path().join("keys");
-        make(&path, None, &SystemIds).unwrap();
+        make(&path, Origin::New, &SystemIds).unwrap();
         for name in ["broker.pem", "coordinator.pem", "operator.token", "peer.pem", "peer.key"] {
             let mode = fs::metadata(path.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o077, 0, "{name}");
@@ -98,7 +113,7 @@ mod tests {
         PeerTls::load(&path).unwrap();
         let key = PrivateKey::read(&path.join("broker.pem")).unwrap().public();
         assert_ne!(key, PrivateKey::read(&path.join("coordinator.pem")).unwrap().public());
-        assert!(matches!(make(&path, None, &SystemIds), Err(ClusterKeysError::Exists(_))));
+        assert!(matches!(make(&path, Origin::New, &SystemIds), Err(ClusterKeysError::Exists(_))));
         assert_eq!(PrivateKey::read(&path.join("broker.pem")).unwrap().public(), key);
     }
 
@@ -106,14 +121,14 @@ mod tests {
     fn the_keys_of_a_broker_alone_become_those_of_its_cluster() {
         let around = tempfile::tempdir().unwrap();
         let (data, path) = (around.path().join("data"), around.path().join("keys"));
-        assert!(matches!(make(&path, Some(&data), &SystemIds), Err(ClusterKeysError::Folder(_))));
+        assert!(matches!(make(&path, Origin::Broker(&data), &SystemIds), Err(ClusterKeysError::Folder(_))));
         assert!(!path.exists());
         fs::create_dir_all(data.join("keys")).unwrap();
         for name in ["broker.pem", "coordinator.pem"] {
             PrivateKey::generate(&SystemIds).write(&data.join("keys").join(name)).unwrap();
         }
         fs::write(data.join("operator.token"), "secret\n").unwrap();
-        make(&path, Some(&data), &SystemIds).unwrap();
+        make(&path, Origin::Broker(&data), &SystemIds).unwrap();
         let public = |path: std::path::PathBuf| PrivateKey::read(&path).unwrap().public();
         for name in ["broker.pem", "coordinator.pem"] {
             assert_eq!(public(path.join(name)), public(data.join("keys").join(name)));
@@ -123,18 +138,38 @@ mod tests {
     }
 
     #[test]
+    fn keys_in_place_of_others_are_new_and_the_blobs_stay_where_they_are() {
+        let around = tempfile::tempdir().unwrap();
+        let [first, second, third] = ["first", "second", "third"].map(|name| around.path().join(name));
+        make(&first, Origin::New, &SystemIds).unwrap();
+        make(&second, Origin::InPlaceOf(&first), &SystemIds).unwrap();
+        make(&third, Origin::InPlaceOf(&second), &SystemIds).unwrap();
+        let keys = [&first, &second, &third].map(|path| SharedKeys::read(path).unwrap());
+        for (before, after) in [(0, 1), (1, 2), (0, 2)] {
+            assert_ne!(keys[before].identity.key.public(), keys[after].identity.key.public());
+            assert!(keys[before].operator_token != keys[after].operator_token);
+            assert_eq!(keys[before].blobs, keys[after].blobs);
+        }
+        fs::write(third.join("blobs.id"), "half").unwrap();
+        assert!(SharedKeys::read(&third).is_err(), "it would look for the blobs elsewhere");
+        let missing = around.path().join("missing");
+        assert!(make(&around.path().join("fourth"), Origin::InPlaceOf(&missing), &SystemIds).is_err());
+        assert!(!around.path().join("fourth").exists());
+    }
+
+    #[test]
     fn a_draft_that_was_cut_off_is_replaced_and_a_folder_of_others_is_not() {
         let around = tempfile::tempdir().unwrap();
         let path = around.path().join("keys");
         let draft = disk::draft_of(&path);
         fs::create_dir(&draft).unwrap();
         fs::write(draft.join("broker.pem"), "half").unwrap();
-        make(&path, None, &SystemIds).unwrap();
+        make(&path, Origin::New, &SystemIds).unwrap();
         assert!(!draft.exists());
         let full = around.path().join("full");
         fs::create_dir(&full).unwrap();
         fs::write(full.join("letters"), "of others").unwrap();
-        assert!(matches!(make(&full, None, &SystemIds), Err(ClusterKeysError::Exists(_))));
+        assert!(matches!(make(&full, Origin::New, &SystemIds), Err(ClusterKeysError::Exists(_))));
         assert_eq!(fs::read_dir(&full).unwrap().count(), 1);
     }
 }

@@ -1,11 +1,12 @@
-//! A new shared log begins behind what one broker of a cluster has, because the former log is lost or went back.
+//! A new shared log begins behind what one broker of a cluster has, because the former log is lost or went back, or because the
+//! cluster gets new keys.
 //!
 //! Owns the comparison of what the former log, this broker and the others have, and the order of the steps: the tables take what the
 //! former log still has, the store notes the first entry of the new log, the log gets it, and the store becomes one of the new
 //! cluster. An interrupted call goes on with the next one. The new cluster has a name, and so an id, of its own: a broker with the former
 //! store cannot take part in it, and changes nothing in it. Must not know how an entry or a table is kept.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, path::PathBuf};
 
 use baton_cluster::{
     driver::{chain_of, mark_of},
@@ -19,7 +20,7 @@ use baton_peers::tls::{PeerTls, PeerTlsError};
 use baton_store::{ApplyError, Replica};
 
 use super::{
-    cluster_init::{InitError, blocking, first_entry, make_first},
+    cluster_init::{InitError, blocking, first_entry, ids_of, make_first},
     clustered::expected_of,
     folder::SharedKeys,
     members::{Member, members},
@@ -39,6 +40,8 @@ pub struct Wanted {
     pub from: String,
     /// The name of the cluster with the new log.
     pub name: String,
+    /// The folder of the keys of the new log, which are others than those of the former. `None`: it keeps the keys.
+    pub new_keys: Option<PathBuf>,
     /// Whether entries may be given up that are known to have been in the former log, and that this broker lacks.
     pub accepts_loss: bool,
     /// Whether only to look.
@@ -75,6 +78,21 @@ pub enum RefoundError {
          brokers that have its folders from those that have the new one"
     )]
     SameName(String),
+    /// The new keys are those of the former log.
+    #[error("the keys in {} are those that the cluster has: make others with `baton cluster keys --in-place-of`", .0.display())]
+    SameKeys(PathBuf),
+    /// With the new keys the brokers would look for the blobs elsewhere.
+    #[error(
+        "with the keys in {} the brokers would not find the blobs in the bucket: make the keys with `baton cluster keys --in-place-of {} \
+         --out FOLDER`",
+        new.display(), former.display()
+    )]
+    BlobsElsewhere {
+        /// The folder of the new keys.
+        new: PathBuf,
+        /// The folder of the former keys.
+        former: PathBuf,
+    },
     /// The name is none.
     #[error(
         "{0:?} is no name of a cluster: it has 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' or '-', and begins with a letter or digit"
@@ -176,9 +194,10 @@ pub async fn refound(config: &Config, settings: &ClusterSettings, wanted: &Wante
         return Err(InitError::NoStore(data.clone()).into());
     }
     let keys = SharedKeys::read(&settings.keys).map_err(InitError::from)?;
+    let new_keys = new_keys(settings, &keys, wanted)?;
     let renewed = ClusterSettings { name: wanted.name.clone(), ..settings.clone() };
     let (former, former_id) = expected_of(settings, &keys.identity);
-    let (expected, id) = expected_of(&renewed, &keys.identity);
+    let (expected, id) = expected_of(&renewed, &new_keys.as_ref().unwrap_or(&keys).identity);
     let folder = store.clone();
     let (founding, found) = match blocking(move || Founding::cut_off(&folder)).await?? {
         Some(founding) => (founding, Refounded::default()),
@@ -192,7 +211,7 @@ pub async fn refound(config: &Config, settings: &ClusterSettings, wanted: &Wante
                 }
                 Err(error) => return Err(error.into()),
             };
-            let found = look(settings, &former, &replica).await?;
+            let found = look(settings, &former, &replica, new_keys.is_some()).await?;
             if let (Some(missing), false) = (&found.missing, wanted.accepts_loss || wanted.is_dry) {
                 return Err(RefoundError::Missing(missing.clone()));
             }
@@ -208,8 +227,32 @@ pub async fn refound(config: &Config, settings: &ClusterSettings, wanted: &Wante
     Ok(found)
 }
 
-/// Brings the tables to the end of what the former log has, and compares them with what the other brokers had.
-async fn look(settings: &ClusterSettings, expected: &Expected, replica: &Replica) -> Result<Refounded, RefoundError> {
+/// The keys of the new log, if they are others.
+fn new_keys(
+    settings: &ClusterSettings,
+    former: &SharedKeys,
+    wanted: &Wanted,
+) -> Result<Option<SharedKeys>, RefoundError> {
+    let Some(folder) = &wanted.new_keys else { return Ok(None) };
+    let keys = SharedKeys::read(folder).map_err(InitError::from)?;
+    PeerTls::load(folder)?;
+    if ids_of(&keys.identity) == ids_of(&former.identity) {
+        return Err(RefoundError::SameKeys(folder.clone()));
+    }
+    if keys.blobs != former.blobs {
+        return Err(RefoundError::BlobsElsewhere { new: folder.clone(), former: settings.keys.clone() });
+    }
+    Ok(Some(keys))
+}
+
+/// Brings the tables to the end of what the former log has, and compares them with what the other brokers had. `may_be_whole`: the
+/// former log may have all.
+async fn look(
+    settings: &ClusterSettings,
+    expected: &Expected,
+    replica: &Replica,
+    may_be_whole: bool,
+) -> Result<Refounded, RefoundError> {
     let tls = PeerTls::load(&settings.keys)?;
     let engine = settings.log.open(&settings.name).await.map_err(InitError::from)?;
     let members = members(&*engine.register, &tls).await.map_err(InitError::from)?;
@@ -223,7 +266,7 @@ async fn look(settings: &ClusterSettings, expected: &Expected, replica: &Replica
     let written = own.iter().chain(&others).map(|member| member.written.position);
     // What one of them says that it had. The mark in the folder may be older after a power cut.
     let known = written.fold(mark, Position::max);
-    if log_end == Some(end) && known <= end {
+    if log_end == Some(end) && known <= end && !may_be_whole {
         return Err(RefoundError::Whole { name: settings.name.clone(), end });
     }
     let written = others.iter().map(|member| &member.written).filter(|written| !written.forgotten);
@@ -308,12 +351,16 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{config::Overrides, ids::SystemIds, server::cluster_keys};
+    use crate::{
+        config::Overrides,
+        ids::SystemIds,
+        server::cluster_keys::{self, Origin},
+    };
 
     /// A broker whose store has the only entry of a log that is lost.
     fn whose_log_is_lost(folder: &Path) -> (Config, ClusterSettings) {
         let keys = folder.join("keys");
-        cluster_keys::make(&keys, None, &SystemIds).unwrap();
+        cluster_keys::make(&keys, Origin::New, &SystemIds).unwrap();
         let (path, log) = (folder.join("baton.toml"), folder.join("log"));
         let text = format!(
             "data = {:?}\n[tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n[cluster]\nname = \"former\"\nbroker = \"b1\"\n\
@@ -341,7 +388,7 @@ mod tests {
     }
 
     fn wanted(name: &str) -> Wanted {
-        Wanted { from: "b1".into(), name: name.into(), accepts_loss: false, is_dry: false }
+        Wanted { from: "b1".into(), name: name.into(), new_keys: None, accepts_loss: false, is_dry: false }
     }
 
     #[tokio::test]
@@ -375,6 +422,31 @@ mod tests {
             assert_eq!(log("renewed").await.read(1, usize::MAX).await, Ok(vec![(1, entry)]));
             assert_eq!(Replica::open(&store, &id).unwrap().end().position, 1);
         }
+    }
+
+    #[tokio::test]
+    async fn new_keys_are_others_and_keep_the_place_of_the_blobs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, settings) = whose_log_is_lost(folder.path());
+        let with = |keys: &Path| Wanted { new_keys: Some(keys.into()), ..wanted("renewed") };
+        let error = refound(&config, &settings, &with(&settings.keys)).await.unwrap_err();
+        assert!(matches!(error, RefoundError::SameKeys(_)), "{error}");
+        let (foreign, new) = (folder.path().join("foreign"), folder.path().join("new"));
+        cluster_keys::make(&foreign, Origin::New, &SystemIds).unwrap();
+        let error = refound(&config, &settings, &with(&foreign)).await.unwrap_err();
+        assert!(matches!(error, RefoundError::BlobsElsewhere { .. }), "{error}");
+        cluster_keys::make(&new, Origin::InPlaceOf(&settings.keys), &SystemIds).unwrap();
+        for expected in [Some(1), None] {
+            let found = refound(&config, &settings, &with(&new)).await.unwrap();
+            assert_eq!(found.position, expected, "a second call has nothing to do");
+        }
+        // The store is one of the new keys alone.
+        let renewed = ClusterSettings { name: "renewed".into(), ..settings.clone() };
+        let id_with = |keys: &Path| expected_of(&renewed, &SharedKeys::read(keys).unwrap().identity).1;
+        let store = config.data.join("store");
+        let refused = Replica::open(&store, &id_with(&settings.keys)).err();
+        assert!(matches!(refused, Some(OpenError::OtherCluster { .. })), "{refused:?}");
+        assert_eq!(Replica::open(&store, &id_with(&new)).unwrap().end().position, 1);
     }
 
     #[tokio::test]

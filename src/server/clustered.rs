@@ -99,7 +99,7 @@ pub(super) async fn run(
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     let keys = SharedKeys::read(&settings.keys)?;
     let (expected, cluster) = expected_of(&settings, &keys.identity);
-    let bucket = config.blob_bucket.as_ref().map(|options| Bucket::open_shared(options, &blobs_of(&keys.identity)));
+    let bucket = config.blob_bucket.as_ref().map(|options| Bucket::open_shared(options, &keys.blobs));
     let bucket = bucket.transpose().map_err(ServerError::Bucket)?.map(Arc::new);
     supervisor::starting("opening the store");
     let replica = Arc::new(folder::open_replica(&config.data, &cluster)?);
@@ -486,13 +486,6 @@ pub(super) fn expected_of(settings: &ClusterSettings, identity: &BrokerIdentity)
         level: u16::try_from(FORMAT).expect("formats are few"),
     };
     (expected, cluster)
-}
-
-/// The folder of the cluster's blobs in the bucket. It comes from the keys alone: a cluster with a new log has another name,
-/// and the same blobs.
-fn blobs_of(identity: &BrokerIdentity) -> [u8; 16] {
-    let hash = signing::sha256(&[b"baton cluster blobs\0", identity.key.public().as_bytes()]);
-    std::array::from_fn(|at| hash[at])
 }
 
 /// The hash of what should be equal at all members.

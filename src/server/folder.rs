@@ -147,7 +147,13 @@ pub(super) fn remove_address(data: &Path) {
 pub(super) struct SharedKeys {
     pub(super) identity: BrokerIdentity,
     pub(super) operator_token: Zeroizing<String>,
+    /// The folder of the cluster's blobs in the bucket. It comes from the first keys alone: a cluster with a new log has another
+    /// name, and one with new keys other keys, and both have the same blobs.
+    pub(super) blobs: [u8; 16],
 }
+
+/// The file of the folder of blobs, beside keys that took the place of others.
+const BLOBS_ID: &str = "blobs.id";
 
 impl SharedKeys {
     /// Reads the keys of a cluster. Makes none: two brokers would make different ones.
@@ -170,11 +176,38 @@ impl SharedKeys {
             "" => Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")),
             token => Ok(Zeroizing::new(token.to_owned())),
         });
+        let identity = identity_of(key("broker.pem")?, key("coordinator.pem")?);
         Ok(Self {
-            identity: identity_of(key("broker.pem")?, key("coordinator.pem")?),
+            blobs: read_blobs_id(folder)?.unwrap_or_else(|| blobs_of(&identity)),
+            identity,
             operator_token: token.map_err(|source| FolderError::File { path: token_path, source })?,
         })
     }
+}
+
+/// The folder of the blobs of a cluster with these keys, unless others came before them.
+fn blobs_of(identity: &BrokerIdentity) -> [u8; 16] {
+    let hash = signing::sha256(&[b"baton cluster blobs\0", identity.key.public().as_bytes()]);
+    std::array::from_fn(|at| hash[at])
+}
+
+fn read_blobs_id(keys: &Path) -> Result<Option<[u8; 16]>, FolderError> {
+    let path = keys.join(BLOBS_ID);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(FolderError::File { path, source }),
+        Ok(text) => text,
+    };
+    let mut id = [0; 16];
+    match hex::decode_to_slice(text.trim(), &mut id) {
+        Ok(()) => Ok(Some(id)),
+        Err(error) => Err(FolderError::File { path, source: io::Error::new(io::ErrorKind::InvalidData, error) }),
+    }
+}
+
+/// Notes the folder of the blobs beside keys that take the place of others.
+pub(super) fn write_blobs_id(keys: &Path, id: &[u8; 16]) -> Result<(), FolderError> {
+    write_whole(&keys.join(BLOBS_ID), &format!("{}\n", hex::encode(id)))
 }
 
 /// Opens the tables of a broker in a cluster: the same data folder, without keys and blobs of its own.

@@ -249,6 +249,49 @@ fn next(cluster: &Cluster) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_with_content_gets_new_keys_and_brokers_with_the_former_ones_are_no_members() {
+    let mut cluster = Cluster::started().await;
+    let leader = cluster.leader().await;
+    drop(cluster.brokers[&leader].agent("someone").await);
+    let (keys, new) = (cluster.folder.path().join("keys"), cluster.folder.path().join("new"));
+    let mut make = baton();
+    make.args(["cluster", "keys", "--in-place-of"]).arg(&keys).arg("--out").arg(&new);
+    assert_eq!(exit_of(&mut make).0, Some(0));
+    let with_new = ["--new-keys", new.to_str().unwrap()];
+    let (code, text) = cluster.refound(leader, &with_new);
+    assert_eq!(code, Some(4), "it runs: {text}");
+    for (_, broker) in std::mem::take(&mut cluster.brokers) {
+        broker.stop().await;
+    }
+    let (code, text) = cluster.refound(leader, &[]);
+    assert!(code == Some(8) && text.contains("nothing is lost"), "{code:?} {text}");
+    let (code, text) = cluster.refound(leader, &with_new);
+    assert!(code == Some(0) && text.contains("No entry is known to be missing"), "{code:?} {text}");
+    assert!(text.contains("cluster.keys"), "{text}");
+    cluster.rename(leader);
+    // Under the new name the former keys are those of another cluster.
+    let serve = |place: usize| exit_of(baton().args(["serve", "--config"]).arg(cluster.config(place)));
+    let (code, text) = serve(leader);
+    assert!(code == Some(3) && text.contains("belongs to cluster"), "{code:?} {text}");
+    for place in 0..BROKERS {
+        let text = fs::read_to_string(cluster.config(place)).unwrap();
+        write(&cluster.config(place), &text.replace(&format!("keys = {keys:?}"), &format!("keys = {new:?}")));
+    }
+    (0..BROKERS).for_each(|place| cluster.start(place));
+    let leads = cluster.leader().await;
+    // It is still known: a session needs no registration.
+    drop(cluster.brokers[&leads].agent_session("someone").await);
+    for place in (0..BROKERS).filter(|place| *place != leader) {
+        let broker = &cluster.brokers[&place];
+        let received = async || broker.log().contains("received the checkpoint of another broker");
+        eventually("it has the state of the first one", received).await;
+    }
+    cluster.brokers.remove(&leads).unwrap().kill();
+    let leads = cluster.leader().await;
+    drop(cluster.brokers[&leads].agent_session("someone").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_is_cut_off_anywhere_is_finished_by_the_next_one() {
     let (mut cluster, _) = whose_log_went_back().await;
     let (mut cut_off, mut finished) = (0, false);

@@ -27,7 +27,7 @@ use serde_json::json;
 use crate::{
     config::{Config, Overrides},
     ids::SystemIds,
-    server::cluster_keys::{self, ClusterKeysError},
+    server::cluster_keys::{self, ClusterKeysError, Origin},
 };
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +43,7 @@ pub(super) enum ClusterCommand {
     #[command(after_help = "Examples:
   baton cluster keys --out /etc/baton/cluster
   baton cluster keys --from /var/lib/baton --out /etc/baton/cluster
+  baton cluster keys --in-place-of /etc/baton/cluster --out /etc/baton/cluster-2
 
 Exit code 3 if the folder is not empty: other keys would be another cluster. A person who has the folder can pose as a broker.")]
     Keys(KeysArgs),
@@ -87,14 +88,16 @@ Exit code 8: the broker that is asked does not lead. 9: no leader is known, or i
 
 Exit code 8: the broker answers, or no broker has this name. A broker that comes back is a member again.")]
     Forget(forget::ForgetArgs),
-    /// Begin a new shared log with what one broker has, because the log is lost or went back.
+    /// Begin a new shared log with what one broker has, because the log is lost or went back, or for new keys.
     ///
-    /// For a cluster whose brokers are `diverged`, or end with exit code 6, and whose log is nowhere else. All brokers must be stopped.
+    /// For a cluster whose brokers are `diverged`, or end with exit code 6, and whose log is nowhere else; with --new-keys for every
+    /// cluster, because the keys of one with content are part of its log. All brokers must be stopped.
     /// Run it on the machine of the broker with the highest POSITION. The new log is that of a cluster with another name, which has all
     /// that this broker has; the other brokers then receive a copy. If the command is cut off, run it again.
     #[command(after_help = "Examples:
   baton cluster refound --from b3 --name baton-2 --config /etc/baton/baton.toml --dry-run
   baton cluster refound --from b3 --name baton-2 --config /etc/baton/baton.toml
+  baton cluster refound --from b3 --name baton-2 --new-keys /etc/baton/cluster-2 --config /etc/baton/baton.toml
 
 Exit code 3: the configuration is that of another broker, the keys do not fit, or a setting of the engine is unsafe. 4: this broker
 runs. 6: its store is damaged. 8: another broker runs, or had more entries; entries are missing; the log is not lost; the new log has
@@ -108,8 +111,12 @@ pub(super) struct KeysArgs {
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
     /// The data folder of a broker alone that becomes the first one of the cluster: its keys and its operator's token are copied.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "in_place_of")]
     from: Option<PathBuf>,
+    /// The folder of the keys that the cluster has. The new ones keep the place of its blobs in the bucket, and nothing else. `baton
+    /// cluster refound --new-keys` gives them to a cluster with content.
+    #[arg(long, value_name = "FOLDER")]
+    in_place_of: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -147,7 +154,12 @@ pub(super) async fn run(command: ClusterCommand, output: &Output) -> Result<(), 
 }
 
 fn keys(args: &KeysArgs, output: &Output) -> Result<(), Failure> {
-    cluster_keys::make(&args.out, args.from.as_deref(), &SystemIds)?;
+    let origin = match (&args.from, &args.in_place_of) {
+        (Some(data), _) => Origin::Broker(data),
+        (None, Some(former)) => Origin::InPlaceOf(former),
+        (None, None) => Origin::New,
+    };
+    cluster_keys::make(&args.out, origin, &SystemIds)?;
     let folder = args.out.display();
     if !output.is_table() {
         return output.value(&json!({ "keys": args.out }));

@@ -1,5 +1,7 @@
 //! `baton cluster refound`: a new shared log begins with what one broker has.
 
+use std::path::PathBuf;
+
 use baton_cli::{Failure, exit, output::Output, say, say_lines};
 use clap::Args;
 use serde_json::json;
@@ -15,6 +17,9 @@ pub(crate) struct RefoundArgs {
     /// The name of the cluster with the new log. It must be another than the present one.
     #[arg(long, value_name = "NAME")]
     name: String,
+    /// The folder of new keys for the cluster, from `baton cluster keys --in-place-of`. The log need not be lost then.
+    #[arg(long, value_name = "FOLDER")]
+    new_keys: Option<PathBuf>,
     /// Go on although entries are missing that were in the lost log.
     #[arg(long)]
     accept_loss: bool,
@@ -30,6 +35,7 @@ pub(super) async fn run(args: &RefoundArgs, output: &Output) -> Result<(), Failu
     let wanted = Wanted {
         from: args.from.clone(),
         name: args.name.clone(),
+        new_keys: args.new_keys.clone(),
         accepts_loss: args.accept_loss,
         is_dry: args.dry_run,
     };
@@ -52,11 +58,13 @@ pub(super) async fn run(args: &RefoundArgs, output: &Output) -> Result<(), Failu
         say!("Nothing was changed.");
         return Ok(());
     }
+    let keys = args.new_keys.as_ref().map(|_| " Copy the new keys to each, and name them in cluster.keys.");
+    let keys = keys.unwrap_or_default();
     say_lines!(
         "Broker {} is the first one of the cluster {name}, with all that {data} has.
 
 Next:
-  1. Set cluster.name = {name:?} in the configuration of each broker.
+  1. Set cluster.name = {name:?} in the configuration of each broker.{keys}
   2. Start this broker.
   3. Move the folder `store` in the data folder of each other broker away, and start it: it receives a copy.
 The entries of the former log stay in the engine, under the name {}.",
@@ -92,6 +100,8 @@ impl From<RefoundError> for Failure {
             RefoundError::OtherBroker { .. }
             | RefoundError::SameName(_)
             | RefoundError::NoName(_)
+            | RefoundError::SameKeys(_)
+            | RefoundError::BlobsElsewhere { .. }
             | RefoundError::PeerTls(_) => exit::CONFIGURATION,
             RefoundError::Runs { .. }
             | RefoundError::Ahead { .. }

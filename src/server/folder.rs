@@ -265,7 +265,7 @@ pub(super) fn is_named(store: &dyn Store, removed: Removed) -> io::Result<bool> 
 /// The permission bits of other users.
 const OF_OTHERS: u32 = 0o077;
 /// The names of the broker's own files and folders in the data folder.
-const CONTENTS: [&str; 6] = ["store", "blobs", "keys", "tls", "operator.token", "address"];
+const CONTENTS: [&str; 7] = ["store", "blobs", "keys", "tls", "gateway", "operator.token", "address"];
 
 /// Removes the permissions of other users from an existing data folder. Fails if the folder belongs to another user, or
 /// has no store and is not empty: such a folder may be meant for others.

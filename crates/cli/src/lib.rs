@@ -44,6 +44,7 @@ pub mod logging;
 mod mail;
 mod mcp;
 mod negotiation;
+mod outgoing;
 mod plan;
 mod policy;
 mod probe;

@@ -8,10 +8,7 @@ mod retries;
 mod tries;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -23,12 +20,15 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::{sync::Semaphore, time};
 
-pub(super) use self::tries::{ANSWER_MAX, Answer, Target};
+pub(super) use self::tries::{ANSWER_MAX, Answer};
 use self::{
     retries::Retries,
     tries::{System, Tries},
 };
-use super::super::Failure;
+use crate::{
+    Failure,
+    outgoing::{self, Target},
+};
 
 /// The time limit of a try, from the name to the last byte of the answer.
 const TRY_TIME: Duration = Duration::from_secs(10);
@@ -74,14 +74,7 @@ pub(super) struct Sender {
 impl Sender {
     /// A sender that trusts the CAs of this system. `allows_local`: for trials, requests also go to this machine.
     pub(super) fn new(allows_local: bool) -> Result<Self, Failure> {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let versions = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let versions = versions.map_err(|problem| Failure::failed(problem.to_string()))?;
-        let mut config = versions.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self::with(Tries { resolver: Box::new(System), tls: Arc::new(config), allows_local }))
+        Ok(Self::with(Tries { resolver: Box::new(System), tls: outgoing::tls()?, allows_local }))
     }
 
     fn with(tries: Tries) -> Self {

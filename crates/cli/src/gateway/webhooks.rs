@@ -25,9 +25,9 @@ use self::store::{Kind, Store, Webhook};
 use super::{
     files,
     grants::Folder,
-    sender::{Answer, Delivered, Post, Sender, Target, Verdict},
+    sender::{Answer, Delivered, Post, Sender, Verdict},
 };
-use crate::Failure;
+use crate::{Failure, outgoing::Target};
 
 /// How often the folder is looked at for webhooks that were added or removed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -10,18 +10,11 @@ use http::{
 use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use rustls_pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
-use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::addresses::is_public;
+use crate::outgoing::{self, Stream, Target};
 
-/// The longest address of a target, in bytes.
-const URL_MAX: usize = 2048;
 /// The longest body of an answer, in bytes.
 pub(in super::super) const ANSWER_MAX: usize = 256 * 1024;
 /// The largest head of an answer, in bytes.
@@ -51,81 +44,22 @@ impl Resolve for System {
     }
 }
 
-/// An address that requests go to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Target {
-    uri: Uri,
-    /// Without brackets.
-    host: String,
-    port: u16,
-    is_encrypted: bool,
-}
-
-impl Target {
-    /// Reads an address: https, or http where `allows_local`. Its host is resolved when a request goes to it.
-    ///
-    /// # Errors
-    ///
-    /// The problem in words.
-    pub(in super::super) fn parse(text: &str, allows_local: bool) -> Result<Self, String> {
-        if text.len() > URL_MAX {
-            return Err(format!("must have at most {URL_MAX} bytes"));
-        }
-        let uri: Uri = text.parse().map_err(|problem| format!("is no address: {problem}"))?;
-        let is_encrypted = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") if allows_local => false,
-            Some("http") => {
-                return Err("must begin with https://; http:// is for trials on this machine, with \
-                            --allow-local-targets"
-                    .to_owned());
-            }
-            _ => return Err("must begin with https://".to_owned()),
+/// Checks the addresses of the host. A single refused one refuses all: a name of the internet has public addresses alone.
+fn check(target: &Target, addresses: &[SocketAddr], allows_local: bool) -> Result<(), String> {
+    if addresses.is_empty() {
+        return Err(format!("{} has no address", target.host));
+    }
+    for address in addresses {
+        let ip = address.ip().to_canonical();
+        let is_allowed = match ip.is_loopback() {
+            true => allows_local,
+            false => target.is_encrypted && is_public(address.ip()),
         };
-        let authority = uri.authority().ok_or("must name a host")?;
-        if authority.as_str().contains('@') || authority.host().is_empty() {
-            return Err("must name a host, without a user".to_owned());
+        if !is_allowed {
+            return Err(format!("{} has the address {ip}, which no request may go to", target.host));
         }
-        let host = authority.host().trim_matches(['[', ']']).to_owned();
-        let port = authority.port_u16().unwrap_or(if is_encrypted { 443 } else { 80 });
-        if !is_encrypted && !is_loopback_name(&host) {
-            return Err("http:// is for this machine alone: localhost, 127.0.0.1 or [::1]".to_owned());
-        }
-        Ok(Self { uri, host, port, is_encrypted })
     }
-
-    /// Whether the address names this machine.
-    pub(in super::super) fn is_local(&self) -> bool {
-        is_loopback_name(&self.host)
-    }
-
-    /// The host, for a log: the rest of an address may have secrets.
-    pub(in super::super) fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// Checks the addresses of the host. A single refused one refuses all: a name of the internet has public addresses alone.
-    fn check(&self, addresses: &[SocketAddr], allows_local: bool) -> Result<(), String> {
-        if addresses.is_empty() {
-            return Err(format!("{} has no address", self.host));
-        }
-        for address in addresses {
-            let ip = address.ip().to_canonical();
-            let is_allowed = match ip.is_loopback() {
-                true => allows_local,
-                false => self.is_encrypted && is_public(address.ip()),
-            };
-            if !is_allowed {
-                return Err(format!("{} has the address {ip}, which no request may go to", self.host));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn is_loopback_name(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost")
-        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+    Ok(())
 }
 
 /// The answer of a receiver.
@@ -161,30 +95,10 @@ impl Tries {
     pub(super) async fn post(&self, target: &Target, head: HeaderMap, body: Bytes) -> Result<Answer, String> {
         let addresses = self.resolver.resolve(&target.host, target.port).await;
         let addresses = addresses.map_err(|problem| format!("{} is not resolved: {problem}", target.host))?;
-        target.check(&addresses, self.allows_local)?;
-        let stream = connect(&addresses).await.map_err(|problem| problem.to_string())?;
-        // Sends a small request at once. A connection without the option works too.
-        drop(stream.set_nodelay(true));
-        let request = request(target, head, body);
-        if !target.is_encrypted {
-            return exchange(stream, request).await;
-        }
-        let name = ServerName::try_from(target.host.clone()).map_err(|problem| problem.to_string())?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await;
-        exchange(stream.map_err(|problem| format!("TLS: {problem}"))?, request).await
+        check(target, &addresses, self.allows_local)?;
+        let stream = outgoing::open(target, &addresses, &self.tls).await.map_err(|problem| problem.to_string())?;
+        exchange(stream, request(target, head, body)).await
     }
-}
-
-/// A connection to the first address that takes one.
-async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(problem) => last = problem,
-        }
-    }
-    Err(last)
 }
 
 fn request(target: &Target, head: HeaderMap, body: Bytes) -> Request<Full<Bytes>> {
@@ -202,10 +116,7 @@ fn request(target: &Target, head: HeaderMap, body: Bytes) -> Request<Full<Bytes>
     request
 }
 
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> Result<Answer, String> {
+async fn exchange(stream: Box<dyn Stream>, request: Request<Full<Bytes>>) -> Result<Answer, String> {
     let handshake = http1::Builder::new().max_buf_size(HEAD_MAX).handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|problem| problem.to_string())?;
     // Ends with this try.
@@ -236,40 +147,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_https_and_names_a_host() {
-        let good = Target::parse("https://hooks.example:8443/a?b=c", false).unwrap();
-        assert_eq!((good.host(), good.port, good.is_encrypted, good.is_local()), ("hooks.example", 8443, true, false));
-        assert_eq!(Target::parse("https://hooks.example", false).unwrap().port, 443);
-        assert_eq!(Target::parse("https://[2606:4700::1]/", false).unwrap().host(), "2606:4700::1");
-        for (wrong, words) in [
-            ("http://hooks.example/", "https://"),
-            ("ftp://hooks.example/", "https://"),
-            ("hooks.example", "https://"),
-            ("/path", "https://"),
-            ("https://user:word@hooks.example/", "without a user"),
-            ("https://", "address"),
-            ("https://a b/", "address"),
-        ] {
-            let problem = Target::parse(wrong, false).unwrap_err();
-            assert!(problem.contains(words), "{wrong}: {problem}");
-        }
-        assert!(Target::parse(&format!("https://a.example/{}", "x".repeat(URL_MAX)), false).is_err());
-    }
-
-    #[test]
-    fn plain_http_goes_to_this_machine_alone() {
-        for url in ["http://localhost:9/", "http://127.0.0.1/", "http://[::1]:9/", "http://[::ffff:127.0.0.1]/"] {
-            assert!(Target::parse(url, false).is_err() && Target::parse(url, true).unwrap().is_local(), "{url}");
-        }
-        assert!(Target::parse("http://hooks.example/", true).unwrap_err().contains("this machine"));
-    }
-
-    #[test]
     fn each_address_of_a_host_is_checked() {
         let target = Target::parse("https://hooks.example/", false).unwrap();
         let check = |addresses: &[&str], allows_local| {
             let all: Vec<SocketAddr> = addresses.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 443)).collect();
-            target.check(&all, allows_local)
+            super::check(&target, &all, allows_local)
         };
         assert_eq!(check(&["8.8.8.8", "2606:4700::1"], false), Ok(()));
         assert!(check(&["8.8.8.8", "10.0.0.1"], false).unwrap_err().contains("10.0.0.1"));
@@ -279,6 +161,6 @@ mod tests {
         assert_eq!(check(&["127.0.0.1", "::1", "::ffff:127.0.0.1"], true), Ok(()));
         assert!(check(&["192.168.0.1"], true).is_err() && check(&["169.254.169.254"], true).is_err());
         let plain = Target::parse("http://localhost/", true).unwrap();
-        assert!(plain.check(&["8.8.8.8:80".parse().unwrap()], true).is_err(), "a name that points elsewhere");
+        assert!(super::check(&plain, &["8.8.8.8:80".parse().unwrap()], true).is_err(), "a name that points elsewhere");
     }
 }

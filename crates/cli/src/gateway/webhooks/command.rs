@@ -10,13 +10,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{
-    super::{FolderArgs, grants::Folder, sender::Target},
+    super::{FolderArgs, grants::Folder},
     signature::Secret,
     store::{Kind, State, Store, Webhook},
 };
 use crate::{
     Failure,
     connection::{ConnectionArgs, check_private},
+    outgoing::Target,
     output::Output,
     table::{self, Column},
 };

@@ -53,6 +53,7 @@ mod progress;
 mod registration;
 mod resolve;
 mod run;
+mod runner;
 pub mod saved;
 mod schema;
 pub mod signals;

@@ -18,7 +18,10 @@ use super::{
     Hook,
     answers::{self, Decision, Work},
 };
-use crate::{exec::Input, gateway::sender::Delivered};
+use crate::{
+    gateway::sender::Delivered,
+    runner::{Input, insist},
+};
 
 /// The most deliveries at a time, and so the most offers that are decided, or tasks that wait for their answer.
 const CREDIT: u32 = 64;
@@ -205,15 +208,5 @@ async fn settle(task: &OwnedTask, work: Work) -> HandlerResult {
         // The function has reported by itself, or the task was taken back.
         Err(error) if matches!(error.reason(), Some("STALE_EPOCH" | "TASK_FINAL" | "NOT_OWNER")) => Ok(()),
         reported => Ok(reported?),
-    }
-}
-
-/// Reports until the broker has it or refuses it: the answer that it stands for does not come twice.
-async fn insist(task: &OwnedTask, report: &v1::TaskStatusUpdate) -> Result<(), ClientError> {
-    loop {
-        match task.report(report).await {
-            Err(error) if error.is_passing() => sleep(AGAIN_AFTER).await,
-            reported => return reported.map(drop),
-        }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Input {
     /// Each section, by its name.
     sections: Vec<(String, Section)>,
     /// The context as another agent can take it: without deltas.
-    pub(super) whole: Vec<v1::ContextSection>,
+    pub(crate) whole: Vec<v1::ContextSection>,
 }
 
 /// The content of a section.
@@ -75,7 +75,7 @@ impl Input {
         }
     }
 
-    pub(super) fn environment(&self) -> [(&'static str, String); 2] {
+    pub(crate) fn environment(&self) -> [(&'static str, String); 2] {
         [("BATON_TASK_ID", self.task_id.clone()), ("BATON_HANDOFF_ID", self.handoff_id.clone())]
     }
 
@@ -106,7 +106,7 @@ impl Input {
     }
 
     /// The summary, and each section below its name.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = format!("{}\n", self.summary);
         for (name, Section::Json(value) | Section::Text(value)) in &self.sections {
             write!(text, "\n## {name}\n\n{value}\n").expect("a text grows");

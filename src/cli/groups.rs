@@ -13,7 +13,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
     ("Work of many", &["plan", "negotiation", "workspace", "blob", "thread", "graph", "run", "spec", "schema"]),
     (
         "Operate",
-        &["serve", "cluster", "gateway", "status", "health", "top", "dlq", "audit", "policy", "backup", "store"],
+        &["serve", "cluster", "gateway", "a2a", "status", "health", "top", "dlq", "audit", "policy", "backup", "store"],
     ),
     ("Tools", &["token", "envelope", "bench", "conformance", "completions", "manual", "version", "help"]),
 ];

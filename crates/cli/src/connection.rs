@@ -339,7 +339,7 @@ fn check_secret(path: &Path, what: &str) -> Result<(), Failure> {
 }
 
 /// Reads a token from a file that only its owner can read.
-fn read_token(path: &Path) -> Result<String, Failure> {
+pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
     check_secret(path, "this token")?;
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
     match text.trim() {

@@ -25,7 +25,7 @@ pub const DATA_DAMAGED: u8 = 6;
 pub const PORT_IN_USE: u8 = 7;
 /// The broker refused the request.
 pub const REFUSED: u8 = 8;
-/// No broker answers, or its certificate cannot be trusted.
+/// No broker answers, or no remote agent, or its certificate cannot be trusted.
 pub const UNREACHABLE: u8 = 9;
 
 /// The codes of failures by exit code. A refusal has the code of the broker instead (docs/errors.md), and so has an
@@ -45,6 +45,8 @@ pub const CODES: [(u8, &[&str]); 9] = [
             "DISK_FULL",
             "WEBHOOK_EXISTS",
             "WEBHOOK_UNKNOWN",
+            "CARD_INVALID",
+            "CARD_UNSUPPORTED",
         ],
     ),
     (USAGE, &["USAGE_INVALID", "ID_AMBIGUOUS"]),
@@ -54,7 +56,7 @@ pub const CODES: [(u8, &[&str]); 9] = [
     (DATA_DAMAGED, &["DATA_DAMAGED"]),
     (PORT_IN_USE, &["PORT_IN_USE"]),
     (REFUSED, &["REFUSED"]),
-    (UNREACHABLE, &["NO_BROKER", "CERTIFICATE_UNTRUSTED", "CERTIFICATE_UNTIMELY"]),
+    (UNREACHABLE, &["NO_BROKER", "CERTIFICATE_UNTRUSTED", "CERTIFICATE_UNTIMELY", "REMOTE_UNREACHABLE"]),
 ];
 
 /// The first code of an exit code.

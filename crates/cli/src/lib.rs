@@ -10,6 +10,7 @@
 #[macro_use]
 pub mod output;
 
+mod a2a;
 mod agent;
 mod audit;
 mod backup;
@@ -192,6 +193,9 @@ pub enum Command {
     Console(console::ConsoleArgs),
     Mcp(mcp::McpArgs),
     Gateway(gateway::GatewayArgs),
+    /// Let a foreign agent that speaks A2A do the work of an agent.
+    #[command(subcommand)]
+    A2a(a2a::A2aCommand),
     Top(top::TopArgs),
     /// Request, answer, list and watch handoffs.
     #[command(subcommand)]
@@ -293,6 +297,7 @@ async fn run_command(command: Command, global: &GlobalArgs) -> Result<(), Failur
         Command::Top(args) => top::run(args, connection, output).await,
         Command::Mcp(args) => mcp::run(args, connection).await,
         Command::Gateway(args) => gateway::run(args, connection, output).await,
+        Command::A2a(command) => a2a::run(command, connection).await,
         Command::Console(args) => console::run(args, connection, output).await,
         Command::Inbox(args) => inbox::run(args, connection, output).await,
         Command::Dlq(command) => dlq::run(command, connection, output).await,

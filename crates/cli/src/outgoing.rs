@@ -1,4 +1,4 @@
-//! Connections to servers by HTTP, for requests of the command line's own.
+//! Connections to servers by HTTP: the gateway's own requests, and those to agents that speak A2A.
 //!
 //! Owns how an address is read, the trust in CAs, and the connection. Which addresses are allowed is its callers' rule.
 
@@ -69,6 +69,12 @@ impl Target {
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
+
+    /// Whether both have one scheme, host and port.
+    pub(crate) fn has_origin_of(&self, other: &Self) -> bool {
+        let origin = |target: &Self| (target.is_encrypted, target.host.to_ascii_lowercase(), target.port);
+        origin(self) == origin(other)
+    }
 }
 
 fn is_loopback_name(host: &str) -> bool {
@@ -88,7 +94,7 @@ pub(crate) fn tls() -> Result<Arc<rustls::ClientConfig>, Failure> {
     Ok(Arc::new(config))
 }
 
-/// A connection that is open.
+/// An open connection.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -161,5 +167,14 @@ mod tests {
             assert!(Target::parse(url, false).is_err() && Target::parse(url, true).unwrap().is_local(), "{url}");
         }
         assert!(Target::parse("http://hooks.example/", true).unwrap_err().contains("this machine"));
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let target = |text: &str| Target::parse(text, true).unwrap();
+        assert!(target("https://a.example/x").has_origin_of(&target("https://A.example:443/y?z=1")));
+        for other in ["https://a.example:444/x", "https://b.example/x", "http://localhost/x"] {
+            assert!(!target("https://a.example/x").has_origin_of(&target(other)), "{other}");
+        }
     }
 }

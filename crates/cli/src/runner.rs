@@ -1,6 +1,6 @@
-//! An agent that does one kind of work on each of its tasks, as `baton agent exec` does.
+//! An agent that does one kind of work on each of its tasks: `baton agent exec` and `baton a2a connect`.
 //!
-//! Owns the agent, its places, and what is reported of a task. [`Work`] does the work. Must not know what the work is.
+//! Owns the agent, its places, and the reports of a task. [`Work`] does the work. Must not know the kind of work.
 
 mod input;
 
@@ -51,7 +51,7 @@ pub(crate) enum End {
     Stopped,
 }
 
-/// What is done with each task.
+/// The work on each task.
 pub(crate) trait Work: Send + Sync + 'static {
     /// The answer to an offer that the work cannot do. `None`: it can.
     fn refusal(&self, _request: &v1::HandoffRequest) -> Option<v1::HandoffReject> {
@@ -267,7 +267,7 @@ impl<W: Work> Runner<W> {
     }
 }
 
-/// Reports until the broker has the report or refuses it: what it stands for does not come twice.
+/// Reports until the broker has the report or refuses it: the end of a task does not come twice.
 pub(crate) async fn insist(task: &OwnedTask, report: &v1::TaskStatusUpdate) -> Result<(), ClientError> {
     loop {
         match task.report(report).await {
@@ -301,7 +301,7 @@ impl<'a> Reporter<'a> {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Reports the latest line whenever there is a new one, until the lines end.
+    /// Reports the latest line whenever a new one has come, until the lines end.
     pub(crate) async fn pass_on(&mut self, mut lines: watch::Receiver<String>) {
         loop {
             let closed = closed(lines.clone());

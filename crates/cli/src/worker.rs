@@ -155,7 +155,6 @@ pub(super) async fn register(
     identity: &Identity,
     connection: &ConnectionArgs,
 ) -> Result<(), Failure> {
-    let client = connection.client_without_token().await?;
     let card = v1::AgentCard {
         agent_id: identity.agent.to_string(),
         agent_types: types.iter().map(ToString::to_string).collect(),
@@ -163,12 +162,19 @@ pub(super) async fn register(
         keys: vec![identity.agent_key()],
         ..Default::default()
     };
+    register_card(card, connection).await.map(drop)
+}
+
+/// Registers an agent with this card. Returns whether the broker has the card: `false` if the agent is registered with
+/// another one, or by an operator.
+pub(super) async fn register_card(card: v1::AgentCard, connection: &ConnectionArgs) -> Result<bool, Failure> {
+    let client = connection.client_without_token().await?;
     let registered =
         client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card), ..Default::default() }).await;
     match client.answer(registered) {
-        Ok(_) => Ok(()),
-        // The agent is registered with another card, or an operator registered it. Authentication by its key decides.
-        Err(error) if matches!(error.reason(), Some("AGENT_EXISTS" | "IDENTITY_MISSING")) => Ok(()),
+        Ok(_) => Ok(true),
+        // Authentication by the key decides.
+        Err(error) if matches!(error.reason(), Some("AGENT_EXISTS" | "IDENTITY_MISSING")) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,5 +1,6 @@
 //! End-to-end tests: broker processes, TLS, clients, kill -9.
 
+mod a2a_connect;
 mod access;
 mod agents;
 mod audit_log;

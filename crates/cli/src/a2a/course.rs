@@ -5,7 +5,7 @@
 
 use std::{fmt, time::Duration};
 
-use a2a::{Message, SendMessageResponse, StreamResponse, TaskState};
+use a2a::{Message, SendMessageResponse, StreamResponse, TaskState, error_code::TASK_NOT_FOUND};
 use baton_client::{
     Answer, Asked, ClientError, Link, OwnedTask,
     ids::{IdSource as _, SystemIds, WorkspaceId},
@@ -278,14 +278,16 @@ impl<'a> Course<'a> {
         let prompt = parts::prompt(self.view.message(), &self.input.from, is_text_alone);
         let (connector, remote_task) = (self.connector, self.view.task_id.clone());
         loop {
-            if let Some((id, answer)) = self.answer_at_broker().await? {
+            // One look for both: an answer that comes after it is found by the wait.
+            let record = record_of(self.link, self.task).await?;
+            if let Some((id, answer)) = self.answer_in(&record) {
                 let (context, task) = (&self.view.context_id, &self.view.task_id);
                 let message = parts::reply(&answer, &id, context, task, is_text_alone);
                 self.answered = asked;
                 return Ok(Step::Answer(Box::new(message), id));
             }
             let moved = tokio::select! {
-                ended = self.wait_for_answer(&prompt) => {
+                ended = self.wait_for_answer(&record, &prompt) => {
                     ended?;
                     continue;
                 }
@@ -300,21 +302,18 @@ impl<'a> Course<'a> {
     }
 
     /// The answer that the remote agent does not have yet, with its id.
-    async fn answer_at_broker(&mut self) -> Result<Option<(String, Answer)>, Trouble> {
-        let record = record_of(self.link, self.task).await?;
-        let Some(last) = record.last_answer else { return Ok(None) };
-        let (Some(question), Some(input)) = (last.question, last.answer) else { return Ok(None) };
+    fn answer_in(&self, record: &v1::Task) -> Option<(String, Answer)> {
+        let last = record.last_answer.as_ref()?;
+        let (question, input) = (last.question.as_ref()?, last.answer.as_ref()?);
         if self.past.answers.contains(&last.answer_id) || !self.past.questions.contains(&question.message_id) {
-            return Ok(None);
+            return None;
         }
-        let v1::TaskInput { text, data_json } = input;
-        let data = serde_json::from_str(&data_json).ok();
-        Ok(Some((last.answer_id, Answer { agent_id: question.asked_agent_id, text, data })))
+        let (text, data) = (input.text.clone(), serde_json::from_str(&input.data_json).ok());
+        Some((last.answer_id.clone(), Answer { agent_id: question.asked_agent_id.clone(), text, data }))
     }
 
     /// Asks, or goes on waiting for the answer to what an earlier process has asked.
-    async fn wait_for_answer(&mut self, prompt: &v1::TaskPrompt) -> Result<(), Trouble> {
-        let record = record_of(self.link, self.task).await?;
+    async fn wait_for_answer(&mut self, record: &v1::Task, prompt: &v1::TaskPrompt) -> Result<(), Trouble> {
         let ended = match &record.open_prompt {
             Some(open) => {
                 self.past.questions.insert(open.message_id.clone());
@@ -385,8 +384,12 @@ async fn moves_on(connector: &Connector, id: &str, asked: Option<&view::Asked>) 
         sleep(LOOK_WHILE_ASKING).await;
         let task = match connector.remote.get(id).await {
             Ok(task) => task,
-            Err(problem) if problem.is_passing() => continue,
-            Err(problem) => return Err(problem.into()),
+            Err(problem @ Problem::Refused { code: TASK_NOT_FOUND, .. }) => return Err(problem.into()),
+            // The question stays open: the answer tells more than a look.
+            Err(problem) => {
+                tracing::debug!(remote_task = id, %problem, "a remote task that asks cannot be looked at");
+                continue;
+            }
         };
         let mut view = View::known(id.to_owned());
         view.apply(StreamResponse::Task(task.clone())).map_err(Problem::Invalid)?;

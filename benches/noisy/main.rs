@@ -154,7 +154,9 @@ async fn main() -> Result<(), Failure> {
 /// Lowers the priority of the current thread as far as it goes.
 fn lowest_priority() {
     #[cfg(target_os = "linux")] // elsewhere the call changes the whole process
-    drop(rustix::process::setpriority_process(None, 19));
+    if let Err(error) = rustix::process::setpriority_process(None, 19) {
+        eprintln!("failed to lower the priority of a thread: {error}");
+    }
 }
 
 /// One row of the table.

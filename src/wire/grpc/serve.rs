@@ -34,13 +34,15 @@ use crate::{
 /// What a call returns, once its function has run.
 type Answer<R> = Pin<Box<dyn Future<Output = Result<Response<R>, Status>> + Send>>;
 
+type AnyResponses = Responses<AnyResponse>;
+
 /// A call by its streams: admits a caller and runs the function of the call, from frames to responses.
 #[derive(Clone, Copy)]
 enum Serve {
     Unary(fn(&Services, Request<Bytes>) -> Answer<AnyResponse>),
-    ServerStream(fn(&Services, Request<Bytes>) -> Answer<Responses<AnyResponse>>),
+    ServerStream(fn(&Services, Request<Bytes>) -> Answer<AnyResponses>),
     ClientStream(fn(&Services, Request<Streaming<Bytes>>) -> Answer<AnyResponse>),
-    BothStreams(fn(&Services, Request<Streaming<Bytes>>) -> Answer<Responses<AnyResponse>>),
+    BothStreams(fn(&Services, Request<Streaming<Bytes>>) -> Answer<AnyResponses>),
 }
 
 /// Decodes the request of a call. The rest has what admits its caller.
@@ -53,7 +55,7 @@ fn any<R: Message + 'static>(response: R) -> AnyResponse {
     Box::new(response)
 }
 
-fn all<R: Message + 'static>(responses: Responses<R>) -> Responses<AnyResponse> {
+fn all<R: Message + 'static>(responses: Responses<R>) -> AnyResponses {
     Box::pin(responses.map(|response| response.map(any)))
 }
 

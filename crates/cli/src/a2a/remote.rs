@@ -146,7 +146,10 @@ impl Remote {
     async fn stream(&self, operation: Operation) -> Result<Events, Problem> {
         let answer = self.call(operation, true).await?;
         if answer.is_stream() && answer.status.is_success() {
-            return Ok(Events { binding: self.place.binding, source: Source::Stream(answer, EventData::default()) });
+            return Ok(Events {
+                binding: self.place.binding,
+                source: Source::Stream(Box::new(answer), EventData::default()),
+            });
         }
         // A refusal, or an agent that answers at once.
         let event = self.value(answer).await?;
@@ -198,7 +201,7 @@ pub(super) struct Events {
 }
 
 enum Source {
-    Stream(Answer, EventData),
+    Stream(Box<Answer>, EventData),
     One(Option<Box<StreamResponse>>),
 }
 

@@ -145,11 +145,14 @@ final class RealBroker implements AutoCloseable {
         return text;
     }
 
-    /** Kills a process that runs for longer than the patience, so that its output ends. */
+    /**
+     * Kills a process that runs for longer than the patience, so that its output ends. One that has ended is left alone: a kill
+     * closes its output, which may not be read yet.
+     */
     static void limit(Process running) {
         running.onExit()
                 .orTimeout(PATIENCE_SECONDS, TimeUnit.SECONDS)
-                .whenComplete((ended, late) -> running.destroyForcibly());
+                .exceptionally(late -> running.destroyForcibly());
     }
 
     /** Waits for a latch. */

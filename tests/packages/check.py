@@ -451,7 +451,7 @@ def inside(folder: Path, *, is_alone: bool) -> None:
         npm_config_offline="true", npm_config_cache=str(folder / "npm"), npm_config_update_notifier="false",
         no_proxy="127.0.0.1", no_grpc_proxy="127.0.0.1",
     )  # fmt: skip
-    readme.check_port()
+    readme.check_ports()
     follow_the_page(folder)
     check_wheel(folder, dist)
     check_npm(folder, dist)

@@ -5,7 +5,8 @@
 `helm lint` and `helm template` with several values; each object by the schemas of Kubernetes; the compose files by their schema;
 `baton serve --check` with the configuration and the environment of both, and a broker that is asked by the health check of the
 compose file. Three brokers with what the chart of a cluster gives them act as one, and answer its probes; so do those of the other
-compose file. With a versitygw, brokers of both act as one over a bucket, too. Values that the chart cannot use are refused. The unit is verified where systemd-analyze is there.
+compose file. With a versitygw, brokers of both act as one over a bucket, too. Values that the chart cannot use are refused. The unit is
+verified where systemd-analyze is there.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-//! The codec of the broker's services: prost's, except that a malformed frame is refused with its stable reason.
+//! The codec of the generated services: prost's, except that a malformed frame is refused with its stable reason.
 
 use std::marker::PhantomData;
 

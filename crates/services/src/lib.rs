@@ -1,6 +1,7 @@
 //! The gRPC services of baton, generated once: the client of each, and with the feature `server` the broker's side.
 //!
-//! Owns the codec of the broker's side and the one map from errors to gRPC status. Must not know what a service does.
+//! The broker itself serves all calls by a codec of its own; the broker's side here is for the conformance suite and the
+//! benches. Owns its codec and the one map from errors to gRPC status. Must not know what a service does.
 
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]

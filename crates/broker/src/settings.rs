@@ -142,8 +142,8 @@ impl Default for BlobLimits {
 pub struct AgentLimits {
     /// The most envelopes and calls per second. The burst is as large.
     pub messages_per_second: u32,
-    /// The most CPU time, in milliseconds per second, of its reads, checks and console pages. All callers without an
-    /// identity together have as much.
+    /// The most CPU time, in milliseconds per second, of its reads, checks and console pages, and of the messages and
+    /// requests over 64 KiB. All callers without an identity together have as much.
     pub cpu_ms_per_second: u32,
     /// The same for an operator.
     pub operator_cpu_ms_per_second: u32,

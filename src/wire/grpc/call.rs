@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use prost::Message;
 use tonic::{Request, Status, metadata::MetadataMap};
 
-use super::{blobs::BlobStreams, bounds::Unread, refuse, refuse_shared};
+use super::{blobs::BlobStreams, bounds::Unread, frames::decoded, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError, Reply,
@@ -232,6 +234,11 @@ impl Call {
         self.run(WorkSize::Large, move || work(&worker, &working)).await.map_err(refuse)?
     }
 
+    /// Decodes a large request beside the threads of connections. The work is charged to the caller.
+    pub(super) async fn decode<Q: Message + Default + 'static>(&self, frame: Bytes) -> Result<Q, Status> {
+        self.broker.workers().run(&self.caller, WorkSize::Large, move || decoded(frame)).await.map_err(refuse)?
+    }
+
     /// Runs work of this size beside the threads of connections. The work is charged to the caller.
     pub(super) async fn run<T: Send + 'static>(
         &self,
@@ -249,9 +256,12 @@ mod tests {
 
     use tonic_types::StatusExt as _;
 
-    use super::*;
+    use super::{
+        super::{serve::Arrived, submit},
+        *,
+    };
     use crate::{
-        broker::{BrokerIdentity, Resources, Settings, Signer, access::Operator, identity::Identities},
+        broker::{AgentLimits, BrokerIdentity, Resources, Settings, Signer, access::Operator, identity::Identities},
         envelope::keys::PrivateKey,
         ids::{KeyId, SystemIds},
         policy::{DEFAULT, Policies, Source},
@@ -262,13 +272,17 @@ mod tests {
     };
 
     fn broker() -> Broker {
+        broker_with(Settings::default())
+    }
+
+    fn broker_with(settings: Settings) -> Broker {
         let identity = BrokerIdentity {
             key_id: KeyId::parse("k1").unwrap(),
             key: PrivateKey::from_seed(&[1; 32]),
             coordinator: Signer::new(PrivateKey::from_seed(&[77; 32])),
         };
         let (identities, ids, clock) = (Identities::new("token", None), Arc::new(SystemIds), Arc::new(SystemClock));
-        let (store, settings) = (Arc::new(MemoryStore::default()), Settings::default());
+        let store = Arc::new(MemoryStore::default());
         Broker::start(store, identity, settings, Resources::default(), identities, ids, clock).unwrap()
     }
 
@@ -282,6 +296,50 @@ mod tests {
         let graphs = v1::Registry::Graphs.into();
         let refused = check(broker, row.right, caller, None, Some(graphs)).err()?;
         Some(refused.get_error_details().error_info().unwrap().reason.clone())
+    }
+
+    /// A call of this row by the caller, which is admitted.
+    fn admitted(broker: &Broker, operation: Operation, caller: &Caller) -> Call {
+        let connection = Connection::default();
+        let (broker, caller, row) = (broker.clone(), caller.clone(), operation.row());
+        Call { broker, caller, credential: None, connection, blobs: Arc::default(), row }
+    }
+
+    /// SPEC 5: work is charged to the agent that causes it.
+    #[tokio::test]
+    async fn the_parsing_of_large_messages_and_requests_is_charged_to_their_caller() {
+        let limits = AgentLimits { cpu_ms_per_second: 1, ..AgentLimits::default() };
+        let broker = broker_with(Settings { limits, ..Settings::default() });
+        let is_overdrawn = |caller: &Caller| broker.workers().check(caller).is_err();
+        let agent = |name: &str| Caller::Agent(AgentId::parse(name).unwrap());
+
+        let sender = agent("sender");
+        let call = admitted(&broker, Operation::Send, &sender);
+        let envelope = v1::Envelope { task_id: "x".repeat(900_000), ..Default::default() };
+        let raw = Bytes::from(envelope.encode_to_vec());
+        for _ in 0..1000 {
+            submit(&call, raw.clone(), None).await.unwrap_err();
+            if is_overdrawn(&sender) {
+                break;
+            }
+        }
+        assert!(is_overdrawn(&sender));
+
+        let reader = agent("reader");
+        let call = admitted(&broker, Operation::GetTask, &reader);
+        let request = v1::GetTaskRequest { task_id: "x".repeat(900_000) };
+        for _ in 0..1000 {
+            let arrived =
+                Arrived::<v1::GetTaskRequest>::of(Request::new(Bytes::from(request.encode_to_vec())), call.row.right)
+                    .unwrap()
+                    .0;
+            assert_eq!(arrived.decoded(&call).await.unwrap(), request);
+            if is_overdrawn(&reader) {
+                break;
+            }
+        }
+        assert!(is_overdrawn(&reader));
+        broker.stop().await.unwrap();
     }
 
     #[tokio::test]

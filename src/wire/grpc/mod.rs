@@ -126,8 +126,46 @@ fn page_size(wanted: u32) -> usize {
     }
 }
 
-/// Makes the longer checks of a message that [`PreparedMessage::of_short`] has returned, beside the threads of connections.
-async fn prepared(broker: &Broker, mut envelope: Box<VerifiedEnvelope>) -> Result<PreparedMessage, Refused> {
+/// The bytes from which on a request or a message is parsed and verified beside the threads of connections.
+const LARGE_BYTES: usize = 64 * 1024;
+
+/// A message that takes long to check.
+enum Unprepared {
+    /// Bytes that are large.
+    Raw(Bytes),
+    /// A message whose content takes long.
+    Verified(Box<VerifiedEnvelope>),
+}
+
+/// Verifies a message and makes its checks, if they are short. Otherwise returns what [`prepared`] takes. In a session,
+/// the session's agent must be the sender.
+fn short(
+    broker: &Broker,
+    raw: Bytes,
+    session: Option<&AgentId>,
+) -> Result<Result<PreparedMessage, Unprepared>, Refused> {
+    if raw.len() > LARGE_BYTES {
+        return Ok(Err(Unprepared::Raw(raw)));
+    }
+    let envelope = broker.verify(raw, session)?;
+    Ok(PreparedMessage::of_short(envelope).map_err(Unprepared::Verified))
+}
+
+/// Makes the longer checks of a message that [`short`] has returned, beside the threads of connections.
+async fn prepared(broker: &Broker, message: Unprepared, session: Option<&AgentId>) -> Result<PreparedMessage, Refused> {
+    let mut envelope = match message {
+        Unprepared::Verified(envelope) => envelope,
+        Unprepared::Raw(raw) => {
+            // Nobody else is known to have sent it, as long as its signature is not verified.
+            let caller = session.map_or(Caller::Anonymous, |agent| Caller::Agent(agent.clone()));
+            let (verifier, session) = (broker.clone(), session.cloned());
+            let verify = move || verifier.verify(raw, session.as_ref()).map(PreparedMessage::of_short);
+            match broker.workers().run(&caller, WorkSize::Large, verify).await.map_err(refused)?? {
+                Ok(message) => return Ok(message),
+                Err(envelope) => envelope,
+            }
+        }
+    };
     // The work is that of the sender, whose signature is verified.
     let sender = Caller::Agent(envelope.header().sender.clone());
     for is_last in [false, true] {
@@ -148,10 +186,9 @@ async fn prepared(broker: &Broker, mut envelope: Box<VerifiedEnvelope>) -> Resul
 /// calls must be its sender. `process` is the process of the agent, if it has said which.
 async fn submit(call: &Call, raw: Bytes, process: Option<InstanceId>) -> Result<v1::Receipt, Status> {
     let (broker, sender) = (&call.broker, call.caller.as_agent());
-    let envelope = broker.verify(raw, sender).map_err(refuse_shared)?;
-    let message = match PreparedMessage::of_short(envelope) {
+    let message = match short(broker, raw, sender).map_err(refuse_shared)? {
         Ok(message) => message,
-        Err(envelope) => prepared(broker, envelope).await.map_err(refuse_shared)?,
+        Err(message) => prepared(broker, message, sender).await.map_err(refuse_shared)?,
     };
     broker.submit(message.from_process(process), sender.is_some()).await.map_err(refuse_shared)
 }

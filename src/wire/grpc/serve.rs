@@ -15,7 +15,7 @@ use tonic::{
 use tower::service_fn;
 
 use super::{
-    agents, audit, blobs,
+    LARGE_BYTES, agents, audit, blobs,
     bounds::ClientStream,
     call::{Call, Services},
     contexts, dead_letters,
@@ -28,7 +28,7 @@ use crate::{
     broker::Broker,
     envelope::FRAME_BYTES_MAX,
     proto::v1,
-    wire::operations::{OPERATIONS, Operation, Row, with_operations},
+    wire::operations::{OPERATIONS, Operation, Right, Row, with_operations},
 };
 
 /// What a call returns, once its function has run.
@@ -45,10 +45,30 @@ enum Serve {
     BothStreams(fn(&Services, Request<Streaming<Bytes>>) -> Answer<AnyResponses>),
 }
 
-/// Decodes the request of a call. The rest has what admits its caller.
-fn decode<Q: Message + Default>(request: Request<Bytes>) -> Result<(Q, Request<()>), Status> {
-    let (metadata, extensions, frame) = request.into_parts();
-    Ok((decoded(frame)?, Request::from_parts(metadata, extensions, ())))
+/// A request, before its caller is admitted.
+pub(super) enum Arrived<Q> {
+    Decoded(Q),
+    /// Bytes that take long to decode. Their caller is charged for it.
+    Large(Bytes),
+}
+
+impl<Q: Message + Default + 'static> Arrived<Q> {
+    /// The request of a call, and the rest, which has what admits its caller.
+    pub(super) fn of(request: Request<Bytes>, right: Right) -> Result<(Self, Request<()>), Status> {
+        let (metadata, extensions, frame) = request.into_parts();
+        // What the right asks for is in the request.
+        let is_at_once = frame.len() <= LARGE_BYTES || right == Right::MayRegister;
+        let arrived = if is_at_once { Self::Decoded(decoded(frame)?) } else { Self::Large(frame) };
+        Ok((arrived, Request::from_parts(metadata, extensions, ())))
+    }
+
+    /// The request, decoded beside the threads of connections if it is large.
+    pub(super) async fn decoded(self, call: &Call) -> Result<Q, Status> {
+        match self {
+            Self::Decoded(request) => Ok(request),
+            Self::Large(frame) => call.decode(frame).await,
+        }
+    }
 }
 
 fn any<R: Message + 'static>(response: R) -> AnyResponse {
@@ -80,7 +100,10 @@ where
 /// The number of the registry that a request about a name has.
 macro_rules! registry {
     (MayRegister $request:ident) => {
-        Some($request.registry)
+        match &$request {
+            Arrived::Decoded(request) => Some(request.registry),
+            Arrived::Large(_) => None,
+        }
     };
     ($right:ident $request:ident) => {
         None
@@ -104,11 +127,16 @@ macro_rules! serve {
     (@one $streams:ident $response:ident $method:ident $right:ident $module:ident) => {
         paste! {
             Serve::$streams(|services, request| {
-                let admitted = decode::<v1::[<$method Request>]>(request).and_then(|(request, rest)| {
+                let arrived = Arrived::<v1::[<$method Request>]>::of(request, Operation::$method.row().right);
+                let admitted = arrived.and_then(|(request, rest)| {
                     let registry = registry!($right request);
                     services.admit(Operation::$method, rest, registry).map(|call| (call, request))
                 });
-                run(admitted, $module::[<$method:snake>], $response::<v1::[<$method Response>]>)
+                let function = |call: Call, request: Arrived<_>| async move {
+                    let request = request.decoded(&call).await?;
+                    $module::[<$method:snake>](call, request).await
+                };
+                run(admitted, function, $response::<v1::[<$method Response>]>)
             })
         }
     };

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
+    Unprepared,
     bounds::{Overuse, Unread},
     call::{Call, Connection},
     frames::Requests,
@@ -25,11 +26,10 @@ use crate::{
     broker::{
         Answer, Broker, Events, OpenConsumer, Refused, SessionReply,
         engine::{Command, ConsumerKind},
-        preparation::PreparedMessage,
         refused,
     },
     domain::mailbox::ConsumerId,
-    envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VerifiedEnvelope, check_heartbeat},
+    envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, check_heartbeat},
     ids::{AgentId, InstanceId},
     proto::v1::{self, connect_request, connect_response},
     wire::{
@@ -67,7 +67,7 @@ enum Asked {
     /// A command, once it has its reply.
     Command(Box<dyn FnOnce(SessionReply) -> Command + Send>),
     /// To send a message that needs longer checks.
-    Long(Box<VerifiedEnvelope>),
+    Long(Unprepared),
 }
 
 impl Asked {
@@ -81,7 +81,7 @@ enum Taken {
     /// It is in the burst, or answered.
     Joined,
     /// It is a message that needs longer checks, after the burst.
-    Long(Box<VerifiedEnvelope>, SessionReply),
+    Long(Unprepared, SessionReply),
     /// The stream has ended.
     End,
 }
@@ -194,8 +194,8 @@ impl Session {
             drop(self.broker.send_all(burst.commands).await);
             match last {
                 Taken::Joined => {}
-                Taken::Long(envelope, reply) => {
-                    if !self.send_prepared(envelope, reply).await {
+                Taken::Long(message, reply) => {
+                    if !self.send_prepared(message, reply).await {
                         break;
                     }
                 }
@@ -209,9 +209,9 @@ impl Session {
     /// Makes the longer checks of a message, and sends it to the engine. The session takes no frame meanwhile, so its
     /// messages keep their order. Returns `false` at the end of the session; a message in preparation is then dropped
     /// without an answer.
-    async fn send_prepared(&mut self, envelope: Box<VerifiedEnvelope>, reply: SessionReply) -> bool {
+    async fn send_prepared(&mut self, message: Unprepared, reply: SessionReply) -> bool {
         let prepared = tokio::select! {
-            prepared = super::prepared(&self.broker, envelope) => prepared,
+            prepared = super::prepared(&self.broker, message, Some(&self.agent)) => prepared,
             () = self.events.closed() => return false,
             () = self.broker.draining() => return false,
             () = self.sent_away.cancelled() => return false,
@@ -260,7 +260,7 @@ impl Session {
         let reply = SessionReply { events: self.events.clone(), request_id: frame.request_id, permit };
         match self.command(frame.request) {
             Ok(Asked::Command(command)) => burst.commands.push(command(reply)),
-            Ok(Asked::Long(envelope)) => return Taken::Long(envelope, reply),
+            Ok(Asked::Long(message)) => return Taken::Long(message, reply),
             // Answered at once, ahead of the burst. The client matches answers by their request id, so their order is
             // free.
             Err(error) => reply.send(Err(error)),
@@ -274,13 +274,12 @@ impl Session {
         match request {
             Some(R::Envelope(raw)) => {
                 // Verified here, in the session's task, so that signatures use all cores and the engine's thread none.
-                let envelope = self.broker.verify(raw, Some(&self.agent))?;
-                Ok(match PreparedMessage::of_short(envelope) {
+                Ok(match super::short(&self.broker, raw, Some(&self.agent))? {
                     Ok(message) => {
                         let message = message.from_process(self.process);
                         Asked::command(|reply| Command::Submit { message, is_from_sender: true, reply: reply.into() })
                     }
-                    Err(envelope) => Asked::Long(envelope),
+                    Err(message) => Asked::Long(message),
                 })
             }
             Some(R::Acknowledgement(acknowledgement)) => {

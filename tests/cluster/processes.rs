@@ -124,6 +124,7 @@ impl Cluster {
         format!(
             "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
              [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n\
+             [limits]\ncpu_ms_per_second = 0\n\
              [cluster]\nname = \"{name}\"\nbroker = \"b{place}\"\n{log}\nkeys = {keys:?}\n\
              peer_listen = {peers:?}\npeer_address = {peers:?}\nlease = \"{}s\"\n{blobs}",
             LEASE.as_secs(),

@@ -121,6 +121,7 @@ impl Cluster {
         let port = HeldPort::new();
         let peers = port.address();
         self.ports.push(port);
+        // No limit of CPU time: the audit of a load reads long lists, one after the other.
         format!(
             "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
              [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n\

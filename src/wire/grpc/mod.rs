@@ -156,7 +156,8 @@ async fn prepared(broker: &Broker, message: Unprepared, session: Option<&AgentId
     let mut envelope = match message {
         Unprepared::Verified(envelope) => envelope,
         Unprepared::Raw(raw) => {
-            // Nobody else is known to have sent it, as long as its signature is not verified.
+            // The message names a sender, but only its signature proves that. Until then the agent of the session or of
+            // the token pays for the work.
             let caller = session.map_or(Caller::Anonymous, |agent| Caller::Agent(agent.clone()));
             let (verifier, session) = (broker.clone(), session.cloned());
             let verify = move || verifier.verify(raw, session.as_ref()).map(PreparedMessage::of_short);

@@ -273,7 +273,8 @@ impl Session {
         let (agent, consumer) = (self.agent.clone(), self.consumer.id());
         match request {
             Some(R::Envelope(raw)) => {
-                // Verified here, in the session's task, so that signatures use all cores and the engine's thread none.
+                // Small messages are verified here, in the session's task, so that signatures use all cores and the
+                // engine's thread none.
                 Ok(match super::short(&self.broker, raw, Some(&self.agent))? {
                     Ok(message) => {
                         let message = message.from_process(self.process);
